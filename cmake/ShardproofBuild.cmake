@@ -1,0 +1,58 @@
+# Compiler settings and the helper functions that define libraries, programs and tests.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(SHARDPROOF_CCACHE ccache)
+if(SHARDPROOF_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SHARDPROOF_CCACHE}")
+endif()
+
+# Every target of the project links this one: warnings, instruction set, rounding rules.
+add_library(shardproof_build_flags INTERFACE)
+target_compile_options(shardproof_build_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  $<$<BOOL:${SHARDPROOF_WARNINGS_AS_ERRORS}>:-Werror>
+  -march=x86-64-v3          # AVX2 and FMA; the program says so on a processor without them
+  -ffp-contract=off         # a*b+c keeps both roundings, so that bits do not depend on the optimiser
+  -fno-math-errno)
+# Eigen keeps its scratch off the small stacks of simulated ranks and never starts threads of its own.
+target_compile_definitions(shardproof_build_flags INTERFACE
+  EIGEN_STACK_ALLOCATION_LIMIT=16384 EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+if(SHARDPROOF_SANITIZE)
+  target_compile_options(shardproof_build_flags INTERFACE
+    -fsanitize=${SHARDPROOF_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(shardproof_build_flags INTERFACE -fsanitize=${SHARDPROOF_SANITIZE})
+endif()
+
+# shardproof_library(FOLDER SOURCES a.cpp ... PUBLIC targets ... PRIVATE targets ...)
+# Defines the library of one folder. Headers are included from the root: "folder/header.h".
+function(shardproof_library folder)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(shardproof_${folder} STATIC ${ARG_SOURCES})
+  add_library(shardproof::${folder} ALIAS shardproof_${folder})
+  target_include_directories(shardproof_${folder} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(shardproof_${folder} PUBLIC ${ARG_PUBLIC} PRIVATE shardproof_build_flags ${ARG_PRIVATE})
+endfunction()
+
+# shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds])
+# Defines one GoogleTest program; each of its tests is a ctest test with the given labels.
+function(shardproof_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
