@@ -1,4 +1,5 @@
-# Compiler settings and the helper functions that define libraries, programs and tests.
+# Compiler settings, and the functions that define the libraries, programs and tests of the project. A folder's
+# CMakeLists.txt lists its sources through them and says what it links; nothing else is set there.
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
@@ -21,10 +22,14 @@ target_compile_options(shardproof_build_flags INTERFACE
   $<$<BOOL:${SHARDPROOF_WARNINGS_AS_ERRORS}>:-Werror>
   -march=x86-64-v3          # AVX2 and FMA; the program says so on a processor without them
   -ffp-contract=off         # a*b+c keeps both roundings, so that bits do not depend on the optimiser
-  -fno-math-errno)
+  -fno-math-errno
+  -fstack-clash-protection) # a large stack frame touches the guard of a simulated rank's stack, never what lies beyond
 # Eigen keeps its scratch off the small stacks of simulated ranks and never starts threads of its own.
 target_compile_definitions(shardproof_build_flags INTERFACE
   EIGEN_STACK_ALLOCATION_LIMIT=16384 EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+if(NOT SHARDPROOF_SANITIZE MATCHES "^(|address,undefined|thread)$")
+  message(FATAL_ERROR "SHARDPROOF_SANITIZE is '${SHARDPROOF_SANITIZE}'; expected nothing, 'address,undefined' or 'thread'")
+endif()
 if(SHARDPROOF_SANITIZE)
   target_compile_options(shardproof_build_flags INTERFACE
     -fsanitize=${SHARDPROOF_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -41,8 +46,18 @@ function(shardproof_library folder)
   target_link_libraries(shardproof_${folder} PUBLIC ${ARG_PUBLIC} PRIVATE shardproof_build_flags ${ARG_PRIVATE})
 endfunction()
 
+# shardproof_program(NAME SOURCES a.cpp ... LINKS targets ...)
+# Defines a command-line program.
+function(shardproof_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS})
+endfunction()
+
 # shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds])
-# Defines one GoogleTest program; each of its tests is a ctest test with the given labels.
+# Defines one GoogleTest program; each of its tests is a ctest test with the given labels. The program finds files of
+# the repository under the macro SHARDPROOF_SOURCE_DIR. The target `fast_tests` builds every program labelled fast.
 function(shardproof_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -51,8 +66,30 @@ function(shardproof_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS} GTest::gmock GTest::gtest_main)
+  shardproof_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  string(REPLACE ";" "\\;" labels "${ARG_LABELS}")  # one property value, however many labels
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  if("fast" IN_LIST ARG_LABELS)
+    if(NOT TARGET fast_tests)
+      add_custom_target(fast_tests)
+    endif()
+    add_dependencies(fast_tests ${name})
+  endif()
+endfunction()
+
+# shardproof_header_check(NAME HEADERS a.h ... LINKS targets ...)
+# Compiles each header alone, included twice, so that none leans on what another file included before it.
+function(shardproof_header_check name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS" ${ARGN})
+  set(sources)
+  foreach(header IN LISTS ARG_HEADERS)
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}/${header}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"@header@\"\n#include \"@header@\"\n" @ONLY)
+    list(APPEND sources "${source}")
+  endforeach()
+  add_library(${name} OBJECT ${sources})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS})
+  target_compile_options(${name} PRIVATE -O0 -g0)
 endfunction()

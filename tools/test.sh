@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The demo, then every test: the release build, and the fast tests again under the address and undefined-behaviour
+# sanitizers. With --full the slow tests run too. Ends with the closing lines of both test runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+release_tests=release
+case "${1-}" in
+  "") ;;
+  --full) release_tests=all ;;
+  *)
+    echo "usage: tools/test.sh [--full]      --full also runs the tests labelled slow" >&2
+    exit 2
+    ;;
+esac
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# build CONFIGURE_PRESET: configures and builds what the tests of that preset need.
+build() {
+  echo "test: building the tests, preset $1"
+  cmake --preset "$1" >"$logs/configure" 2>&1 || { cat "$logs/configure" >&2; exit 2; }
+  cmake --build --preset "$1" -j "$(nproc)" >"$logs/build" 2>&1 || { cat "$logs/build" >&2; exit 2; }
+}
+
+# run_tests TEST_PRESET: runs them all, keeps the log, and remembers a failure.
+failed=0
+run_tests() {
+  ctest --preset "$1" 2>&1 | tee "$logs/$1.log" | grep -vE '^ +Start +[0-9]+:' || failed=1
+}
+
+# closing_lines TITLE TEST_PRESET: what ctest said at the end of a run.
+closing_lines() {
+  echo
+  echo "== $1"
+  sed -n '/% tests passed/,$p' "$logs/$2.log"
+}
+
+tools/demo.sh
+build release
+run_tests "$release_tests"
+build asan
+run_tests asan
+
+closing_lines "fast tests, address and undefined-behaviour sanitizers" asan
+closing_lines "all tests, release build" "$release_tests"
+exit "$failed"
