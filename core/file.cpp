@@ -1,0 +1,207 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/utf8.h"
+
+namespace shardproof {
+
+namespace {
+
+std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+// Owns a descriptor during an operation that may throw.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int value() const { return value_; }
+
+ private:
+  int value_;
+};
+
+int open_to_read(const std::filesystem::path& path, int flags, struct stat& status) {
+  SHARDPROOF_CHECK(path.native().find('\0') == std::string::npos, file_error, "'{}': a path cannot hold a NUL byte",
+                   shown(path));
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (descriptor < 0) fail(ErrorKind::file_error, "cannot open '{}': {}", shown(path), reason(errno));
+  if (::fstat(descriptor, &status) != 0) {
+    const int error = errno;
+    ::close(descriptor);
+    fail(ErrorKind::file_error, "cannot examine '{}': {}", shown(path), reason(error));
+  }
+  if (S_ISDIR(status.st_mode)) {
+    ::close(descriptor);
+    fail(ErrorKind::file_error, "'{}' is a folder; expected a file", shown(path));
+  }
+  return descriptor;
+}
+
+// The path behind a chain of symbolic links; the last one need not exist.
+std::filesystem::path followed(const std::filesystem::path& path) {
+  constexpr int kMaxLinks = 40;
+  std::filesystem::path current = path;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(current, error)) return current;
+    const std::filesystem::path next = std::filesystem::read_symlink(current, error);
+    if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", shown(path), error.message());
+    current = next.is_absolute() ? next : current.parent_path() / next;
+  }
+  fail(ErrorKind::file_error, "cannot write '{}': {}", shown(path), reason(ELOOP));
+}
+
+// A rename is durable once its folder is on the disk; file systems that cannot do that are no reason to fail.
+void synchronize_folder_of(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.value() >= 0) (void)::fsync(descriptor.value());
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, std::size_t max_bytes) {
+  std::string result;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (at >= max_bytes) return result + "...";
+    const std::size_t length = utf8_length(text.substr(at));
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (length == 0 || byte < 0x20 || byte == 0x7F) {
+      result += fmt::format("\\x{:02x}", byte);
+      ++at;
+    } else {
+      result += text.substr(at, length);
+      at += length;
+    }
+  }
+  return result;
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  struct stat status{};
+  // Without O_NONBLOCK a named pipe would keep us waiting for a writer.
+  const Descriptor descriptor(open_to_read(path, O_NONBLOCK, status));
+  SHARDPROOF_CHECK(S_ISREG(status.st_mode), file_error, "'{}' is not a regular file", shown(path));
+  size_ = static_cast<std::size_t>(status.st_size);
+  if (size_ == 0) return;
+  void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value(), 0);
+  if (address == MAP_FAILED) {
+    fail(ErrorKind::file_error, "cannot map '{}' ({} bytes): {}", shown(path), size_, reason(errno));
+  }
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  struct stat status{};
+  const Descriptor descriptor(open_to_read(path, 0, status));
+  std::string text;
+  constexpr std::size_t kStep = std::size_t{1} << 16U;
+  std::size_t filled = 0;
+  while (true) {
+    text.resize(filled + kStep);
+    const ssize_t count = ::read(descriptor.value(), text.data() + filled, kStep);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(ErrorKind::file_error, "cannot read '{}': {}", shown(path), reason(errno));
+    if (count == 0) break;
+    filled += static_cast<std::size_t>(count);
+    SHARDPROOF_CHECK(filled <= max_bytes, file_error, "'{}' is larger than {} bytes, the most that is read",
+                     shown(path), max_bytes);
+  }
+  text.resize(filled);
+  return text;
+}
+
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+  SHARDPROOF_CHECK(!path.empty() && path.native().find('\0') == std::string::npos, file_error,
+                   "cannot write '{}': not a file name", shown(path));
+  target_ = followed(path);
+  struct stat status{};
+  const bool exists = ::stat(target_.c_str(), &status) == 0;
+  SHARDPROOF_CHECK(!exists || !S_ISDIR(status.st_mode), file_error, "cannot write '{}': it is a folder", shown(path));
+  if (exists && !S_ISREG(status.st_mode)) {
+    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor_ < 0) give_up("cannot write", errno);
+    return;
+  }
+  if (exists && ::access(target_.c_str(), W_OK) != 0) give_up("cannot write", errno);
+  static std::atomic<unsigned> next_number{0};
+  for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
+    temporary_ = target_;
+    temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), next_number.fetch_add(1));
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ < 0 && errno != EEXIST) break;
+  }
+  if (descriptor_ < 0) {
+    temporary_.clear();
+    give_up("cannot create", errno);
+  }
+  if (exists) (void)::fchmod(descriptor_, status.st_mode & 07777U);
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() noexcept {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+void AtomicFile::give_up(std::string_view step, int error) {
+  discard();
+  fail(ErrorKind::file_error, "{} '{}': {}", step, shown(path_), reason(error));
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is written to after it was closed", shown(path_));
+  constexpr std::size_t kMaxWrite = std::size_t{1} << 30U;
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWrite));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) give_up("cannot write", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is committed after it was closed", shown(path_));
+  // Devices and pipes have nothing to flush.
+  if (!temporary_.empty() && ::fsync(descriptor_) != 0) give_up("cannot write", errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) give_up("cannot write", errno);
+  if (temporary_.empty()) return;
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) give_up("cannot write", errno);
+  temporary_.clear();
+  synchronize_folder_of(target_);
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+}  // namespace shardproof
