@@ -66,21 +66,6 @@ void check_same_type(const Tensor& a, const Tensor& b, std::string_view operatio
 
 bool is_log_operation(BinaryOp op) { return op == BinaryOp::logaddexp || op == BinaryOp::lse_weight; }
 
-// An empty tensor of x's shape whose memory order is x's (axes sorted by falling stride).
-Tensor empty_in_order_of(Device& device, const Tensor& x, DType dtype) {
-  std::array<int, kMaxRank> order{};
-  for (int i = 0; i < x.rank(); ++i) order[static_cast<std::size_t>(i)] = i;
-  const auto axes = std::span(order).first(static_cast<std::size_t>(x.rank()));
-  std::stable_sort(axes.begin(), axes.end(), [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
-  std::array<int, kMaxRank> inverse{};
-  Shape shape;
-  for (int i = 0; i < x.rank(); ++i) {
-    shape.push_back(x.shape()[axes[static_cast<std::size_t>(i)]]);
-    inverse[static_cast<std::size_t>(axes[static_cast<std::size_t>(i)])] = i;
-  }
-  return device.empty(shape, dtype).permute(std::span(inverse).first(static_cast<std::size_t>(x.rank())));
-}
-
 Tensor with_unit_last_stride(Device& device, const Tensor& x) {
   if (x.rank() == 0 || x.strides().back() == 1 || x.shape().back() <= 1) return x;
   Tensor copy = device.empty(x.shape(), x.dtype());
@@ -110,6 +95,20 @@ Tensor Device::empty(const Shape& shape, DType dtype) {
                    "a tensor of shape {} is too large", shape.text());
   return Tensor(do_allocate(static_cast<std::size_t>(count) * dtype.size()), dtype, shape, shape.contiguous_strides(),
                 0);
+}
+
+Tensor Device::empty_in_order_of(const Tensor& x, DType dtype) {
+  std::array<int, kMaxRank> order{};
+  for (int i = 0; i < x.rank(); ++i) order[static_cast<std::size_t>(i)] = i;
+  const auto axes = std::span(order).first(static_cast<std::size_t>(x.rank()));
+  std::stable_sort(axes.begin(), axes.end(), [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
+  std::array<int, kMaxRank> inverse{};
+  Shape shape;
+  for (int i = 0; i < x.rank(); ++i) {
+    shape.push_back(x.shape()[axes[static_cast<std::size_t>(i)]]);
+    inverse[static_cast<std::size_t>(axes[static_cast<std::size_t>(i)])] = i;
+  }
+  return empty(shape, dtype).permute(std::span(inverse).first(static_cast<std::size_t>(x.rank())));
 }
 
 Tensor Device::poisoned(const Shape& shape, DType dtype) {
@@ -236,7 +235,7 @@ AttentionOutput Device::attention(const Tensor& q, const Tensor& k, const Tensor
     SHARDPROOF_CHECK(mask.size(3) == keys, shape_error, "attention mask {} does not cover {} keys", mask.text(), keys);
     expanded_mask = mask.expand(logits);
   }
-  AttentionOutput result{empty_in_order_of(*this, q, wide_dtype(q.dtype())),
+  AttentionOutput result{empty_in_order_of(q, wide_dtype(q.dtype())),
                          empty({batch, queries, heads}, log_dtype(q.dtype()))};
   if (result.lse.numel() == 0) return result;
   result.out = with_unit_last_stride(*this, result.out);

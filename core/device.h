@@ -43,7 +43,11 @@ class Device {
 
   // A contiguous tensor whose elements are not defined.
   Tensor empty(const Shape& shape, DType dtype);
-  // The same with every byte 0xFF (NaN, -1, the sentinel of exact scalars): reading it spoils the result visibly.
+  // An empty tensor of x's shape that keeps x's memory order (axes sorted by falling stride), so that elementwise work
+  // and exchanges that follow need no reordering.
+  Tensor empty_in_order_of(const Tensor& x, DType dtype);
+  // The same as empty() with every byte 0xFF (NaN, -1, the sentinel of exact scalars): reading it spoils the result
+  // visibly.
   Tensor poisoned(const Shape& shape, DType dtype);
   // Copies `bytes` (elements of `dtype`, row-major) into a new contiguous tensor.
   Tensor upload(std::span<const std::byte> bytes, const Shape& shape, DType dtype);

@@ -1,0 +1,131 @@
+// Communicator: movement between the ranks of one group; the second of the two seams. A call builds a Request (the
+// signature that is checked, recorded and printed), posts it and gets Work to wait for. There are no tags: operations
+// of one group match in call order. Model and algorithm code does not build requests but goes through
+// `core/collectives.h`.
+//
+// Rows: tensors move as whole rows along axis 0, contiguous. Counts are in rows; zero rows are allowed everywhere.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace shardproof {
+
+enum class Operation : std::uint8_t {
+  all_gather,  // receive = rows of member 0, member 1, ..
+  all_to_all,  // send_rows[j] rows go to member j, receive_rows[i] rows come from member i, both in member order
+  broadcast,   // every member receives the root's rows (the root too)
+  scatter,     // member i receives send_rows[i] rows of the root
+  exchange,    // sends all rows to member `to`, receives from member `from`; -1 = nobody; called by all members
+  barrier,     // no data
+  all_gather_numbers,  // host side: every member contributes equally many signed 64-bit integers
+  split,               // host side: new groups by colour, ordered by (key, rank)
+};
+enum class Reduction : std::uint8_t { none, sum };
+// How unequal row counts are gathered: as they are, or padded to the largest and trimmed (transports without ragged
+// gather).
+enum class GatherForm : std::uint8_t { ragged, padded };
+
+std::string_view operation_name(Operation operation);
+
+struct Request {
+  Operation operation = Operation::barrier;
+  // What the caller does, for instance "ring: next chunk". Members must agree on it: it is part of the signature and of
+  // every message. Must refer to a string literal.
+  std::string_view purpose;
+  Reduction reduction = Reduction::none;  // of the composed operation that this one serves
+  DType dtype = kBool;
+  Shape row_shape;                         // shape of one row; members must agree
+  Tensor send;                             // [rows, row_shape..], contiguous; no tensor where nothing is sent
+  Tensor receive;                          // [rows, row_shape..], contiguous; no tensor where nothing is received
+  std::vector<std::int64_t> send_rows;     // all_to_all: one per member; scatter: one per member, on the root
+  std::vector<std::int64_t> receive_rows;  // all_gather, all_to_all: one per member
+  int to = -1;
+  int from = -1;
+  int root = -1;
+  std::vector<std::int64_t> numbers;  // all_gather_numbers; split: {colour, key}
+
+  // One line: "all_to_all 'ulysses: heads of q' float32 rows of [2, 2, 16], send [4, 4], receive [4, 4]".
+  std::string text() const;
+};
+
+// A posted operation. Destroying it before wait() is an error of the caller, which the implementation reports.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Returns when the operation is complete for this rank; may throw what went wrong. To be called once.
+  virtual void wait() = 0;
+  // After wait(): the numbers of all members in member order (all_gather_numbers).
+  virtual std::span<const std::int64_t> numbers() const { return {}; }
+};
+
+// A result that exists once its operation has completed; the value comes only out of wait().
+template <class T>
+class [[nodiscard]] Pending {
+ public:
+  using Finish = std::function<T(T)>;
+  // A value that is there already.
+  explicit Pending(T value) : value_(std::move(value)) {}
+  // `finish`, if given, is applied to the value after the operation completed.
+  Pending(std::unique_ptr<Work> work, T value, Finish finish = {})
+      : work_(std::move(work)), value_(std::move(value)), finish_(std::move(finish)) {}
+
+  // Waits and hands out the value. To be called once.
+  T wait() {
+    if (work_) {
+      work_->wait();
+      work_.reset();
+    }
+    return finish_ ? finish_(std::move(value_)) : std::move(value_);
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  T value_;
+  Finish finish_;
+};
+
+class Communicator {
+ public:
+  // `members` are the world ranks of the group in member order; `rank` is the position of this rank in it.
+  Communicator(std::string name, std::vector<int> members, int rank);
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  std::span<const int> members() const { return members_; }
+  int world_rank() const { return members_[static_cast<std::size_t>(rank_)]; }
+  // For messages: "world", "world/ulysses".
+  const std::string& name() const { return name_; }
+  GatherForm gather_form() const { return gather_form_; }
+  // Takes effect for this communicator and for groups split from it later.
+  void set_gather_form(GatherForm form) { gather_form_ = form; }
+
+  // Checks the request against the group (counts, roots, peers, shapes, memory in flight) and posts it. Marks the
+  // memory as in flight until the work was waited for. Throws collective_error or state_error.
+  [[nodiscard]] std::unique_ptr<Work> post(Request request);
+  // Collective: members with equal `color` form a group, ordered by (key, rank). A negative colour joins none and gets
+  // null.
+  [[nodiscard]] std::unique_ptr<Communicator> split(int color, int key, std::string_view name);
+
+ private:
+  virtual std::unique_ptr<Work> do_post(Request request) = 0;
+  virtual std::unique_ptr<Communicator> do_split(int color, int key, std::string name) = 0;
+
+  std::string name_;
+  std::vector<int> members_;
+  int rank_;
+  GatherForm gather_form_ = GatherForm::ragged;
+};
+
+}  // namespace shardproof
