@@ -221,15 +221,15 @@ class JsonBuilder {
   Json result_;
 };
 
-Json Json::array(std::initializer_list<Json> items) {
+Json Json::array(Array items) {
   Json json;
-  json.value_ = Array(items);
+  json.value_ = std::move(items);
   return json;
 }
 
-Json Json::object(std::initializer_list<JsonMember> members) {
+Json Json::object(Object members) {
   Json json;
-  json.value_ = Object(members);
+  json.value_ = std::move(members);
   return json;
 }
 

@@ -46,8 +46,8 @@ class Json {
   Json(std::string value) : value_(std::move(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
   Json(const char* value) : value_(std::string(value)) {}
-  static Json array(std::initializer_list<Json> items = {});
-  static Json object(std::initializer_list<JsonMember> members = {});
+  static Json array(Array items = {});
+  static Json object(Object members = {});
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
