@@ -1,0 +1,225 @@
+#include "core/host_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "core/element_types.h"
+#include "core/error.h"
+#include "core/strided_loop.h"
+
+namespace shardproof {
+namespace {
+
+// The control block that holds this object owns the handle to the pool, so the pool outlives the block.
+class PooledStorage final : public Storage {
+ public:
+  PooledStorage(Device& device, BlockPool& pool, std::size_t bytes)
+      : Storage(device, pool.acquire(bytes), bytes), pool_(pool) {}
+  ~PooledStorage() override { pool_.release(data(), bytes()); }
+
+ private:
+  BlockPool& pool_;
+};
+
+using CopyLoop = StridedLoop<2>;
+
+template <std::size_t kBytes>
+void copy_fixed_runs(const CopyLoop& loop, std::byte* dst, const std::byte* src, std::int64_t element) {
+  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+    std::memcpy(dst + offset[0] * element, src + offset[1] * element, kBytes);
+  });
+}
+
+// Both sides have unit inner stride: every row is one run of bytes. Short runs (one head of one token) are common, and
+// a copy of known length is several times faster than a call.
+void copy_runs(const CopyLoop& loop, std::byte* dst, const std::byte* src, std::int64_t element) {
+  const auto run = static_cast<std::size_t>(loop.inner_size() * element);
+  switch (run) {
+    case 1: return copy_fixed_runs<1>(loop, dst, src, element);
+    case 2: return copy_fixed_runs<2>(loop, dst, src, element);
+    case 4: return copy_fixed_runs<4>(loop, dst, src, element);
+    case 8: return copy_fixed_runs<8>(loop, dst, src, element);
+    case 16: return copy_fixed_runs<16>(loop, dst, src, element);
+    case 32: return copy_fixed_runs<32>(loop, dst, src, element);
+    case 64: return copy_fixed_runs<64>(loop, dst, src, element);
+    case 128: return copy_fixed_runs<128>(loop, dst, src, element);
+    default:
+      loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+        std::memcpy(dst + offset[0] * element, src + offset[1] * element, run);
+      });
+  }
+}
+
+// Elements of one size whatever their type.
+template <std::size_t kBytes>
+struct Opaque {
+  std::array<std::byte, kBytes> bytes;
+};
+
+// A transposition of the inner two axes in square tiles, so that both sides touch each cache line once.
+template <class T>
+void copy_plane(const CopyLoop& loop, T* dst, const T* src) {
+  constexpr std::int64_t kTile = 32;
+  const std::int64_t inner = loop.size(0), outer = loop.size(1);
+  for (std::int64_t i0 = 0; i0 < outer; i0 += kTile) {
+    for (std::int64_t j0 = 0; j0 < inner; j0 += kTile) {
+      for (std::int64_t i = i0; i < std::min(outer, i0 + kTile); ++i) {
+        T* row = dst + i * loop.stride(0, 1);
+        const T* column = src + i * loop.stride(1, 1);
+        for (std::int64_t j = j0; j < std::min(inner, j0 + kTile); ++j) {
+          row[j * loop.stride(0, 0)] = column[j * loop.stride(1, 0)];
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void copy_elements(CopyLoop loop, std::byte* dst_bytes, const std::byte* src_bytes) {
+  T* dst = reinterpret_cast<T*>(dst_bytes);
+  const T* src = reinterpret_cast<const T*>(src_bytes);
+  for (int axis = 1; axis < loop.rank(); ++axis) {
+    if (loop.stride(1, axis) != 1) continue;
+    loop.swap_axes(1, axis);
+    loop.for_all_planes([&](const CopyLoop::Offsets& offset) { copy_plane(loop, dst + offset[0], src + offset[1]); });
+    return;
+  }
+  const std::int64_t count = loop.inner_size(), dst_stride = loop.inner_stride(0), src_stride = loop.inner_stride(1);
+  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+    T* to = dst + offset[0];
+    const T* from = src + offset[1];
+    for (std::int64_t i = 0; i < count; ++i) to[i * dst_stride] = from[i * src_stride];
+  });
+}
+
+// Element types of unusual size.
+void copy_odd_elements(const CopyLoop& loop, std::byte* dst, const std::byte* src, std::int64_t element) {
+  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+    for (std::int64_t i = 0; i < loop.inner_size(); ++i) {
+      std::memcpy(dst + (offset[0] + i * loop.inner_stride(0)) * element,
+                  src + (offset[1] + i * loop.inner_stride(1)) * element, static_cast<std::size_t>(element));
+    }
+  });
+}
+
+void copy_same_type(const Tensor& dst, const Tensor& src) {
+  const CopyLoop loop(dst.shape(), {&dst.strides(), &src.strides()});
+  const std::size_t element = dst.dtype().size();
+  const bool unit_strides = loop.inner_stride(0) == 1 && loop.inner_stride(1) == 1;
+  if (unit_strides || dst.numel() == 1) {
+    return copy_runs(loop, dst.data(), src.data(), static_cast<std::int64_t>(element));
+  }
+  switch (element) {
+    case 1: return copy_elements<Opaque<1>>(loop, dst.data(), src.data());
+    case 2: return copy_elements<Opaque<2>>(loop, dst.data(), src.data());
+    case 4: return copy_elements<Opaque<4>>(loop, dst.data(), src.data());
+    case 8: return copy_elements<Opaque<8>>(loop, dst.data(), src.data());
+    case 16: return copy_elements<Opaque<16>>(loop, dst.data(), src.data());
+    default: return copy_odd_elements(loop, dst.data(), src.data(), static_cast<std::int64_t>(element));
+  }
+}
+
+template <class To, class From>
+void convert_elements(const Tensor& dst, const Tensor& src) {
+  const CopyLoop loop(dst.shape(), {&dst.strides(), &src.strides()});
+  const std::int64_t count = loop.inner_size(), dst_stride = loop.inner_stride(0), src_stride = loop.inner_stride(1);
+  To* dst_data = dst.data_as<To>();
+  const From* src_data = src.data_as<From>();
+  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+    To* to = dst_data + offset[0];
+    const From* from = src_data + offset[1];
+    if (dst_stride == 1 && src_stride == 1) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = convert_element<To>(from[i]);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) to[i * dst_stride] = convert_element<To>(from[i * src_stride]);
+    }
+  });
+}
+
+[[noreturn]] void refuse_arithmetic(std::string_view operation) {
+  fail(ErrorKind::unsupported_error, "{}: arithmetic is not available on the host device", operation);
+}
+
+}  // namespace
+
+StoragePointer HostDevice::do_allocate(std::size_t bytes) {
+  return std::allocate_shared<PooledStorage>(PoolAllocator<PooledStorage>(pool_), *this, *pool_, bytes);
+}
+
+void HostDevice::do_upload(const Tensor& dst, std::span<const std::byte> bytes) {
+  std::memcpy(dst.data(), bytes.data(), bytes.size());
+}
+
+void HostDevice::do_download(std::span<std::byte> bytes, const Tensor& src) {
+  std::memcpy(bytes.data(), src.data(), bytes.size());
+}
+
+void HostDevice::do_copy(const Tensor& dst, const Tensor& src) {
+  if (dst.dtype() == src.dtype()) return copy_same_type(dst, src);
+  visit_plain_dtype(src.dtype(), "conversion", [&](auto from) {
+    visit_plain_dtype(dst.dtype(), "conversion", [&](auto to) {
+      convert_elements<typename decltype(to)::type, typename decltype(from)::type>(dst, src);
+    });
+  });
+}
+
+void HostDevice::do_fill(const Tensor& dst, double value) {
+  visit_plain_dtype(dst.dtype(), "fill", [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T element = convert_element<T>(value);
+    const StridedLoop<1> loop(dst.shape(), {&dst.strides()});
+    T* data = dst.data_as<T>();
+    loop.for_all_rows([&](const StridedLoop<1>::Offsets& offset) {
+      T* row = data + offset[0];
+      if (loop.inner_stride(0) == 1) {
+        std::fill_n(row, loop.inner_size(), element);
+      } else {
+        for (std::int64_t i = 0; i < loop.inner_size(); ++i) row[i * loop.inner_stride(0)] = element;
+      }
+    });
+  });
+}
+
+void HostDevice::do_poison(const Tensor& dst) {
+  const StridedLoop<1> loop(dst.shape(), {&dst.strides()});
+  const auto element = static_cast<std::int64_t>(dst.dtype().size());
+  const bool unit_stride = loop.inner_stride(0) == 1 || loop.inner_size() == 1;
+  loop.for_all_rows([&](const StridedLoop<1>::Offsets& offset) {
+    std::byte* row = dst.data() + offset[0] * element;
+    if (unit_stride) {
+      std::memset(row, 0xFF, static_cast<std::size_t>(loop.inner_size() * element));
+      return;
+    }
+    for (std::int64_t i = 0; i < loop.inner_size(); ++i) {
+      std::memset(row + i * loop.inner_stride(0) * element, 0xFF, static_cast<std::size_t>(element));
+    }
+  });
+}
+
+void HostDevice::do_gather_rows(const Tensor& dst, const Tensor& table, const Tensor& index) {
+  const std::int64_t rows = table.size(0);
+  const std::int64_t* indices = index.data_as<std::int64_t>();
+  for (std::int64_t i = 0; i < index.numel(); ++i) {
+    SHARDPROOF_CHECK(indices[i] >= 0 && indices[i] < rows, shape_error,
+                     "gather_rows: index {} at position {} does not lie within the {} rows of {}", indices[i], i, rows,
+                     table.text());
+  }
+  const std::size_t row_bytes = dst.bytes() / static_cast<std::size_t>(dst.size(0));
+  for (std::int64_t i = 0; i < index.numel(); ++i) {
+    std::memcpy(dst.data() + static_cast<std::size_t>(i) * row_bytes,
+                table.data() + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
+  }
+}
+
+void HostDevice::do_unary(UnaryOp op, const Tensor&, const Tensor&) { refuse_arithmetic(op_name(op)); }
+void HostDevice::do_binary(BinaryOp op, const Tensor&, const Tensor&, const Tensor&) { refuse_arithmetic(op_name(op)); }
+void HostDevice::do_matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { refuse_arithmetic("matmul"); }
+void HostDevice::do_reduce(ReduceOp op, const Tensor&, const Tensor&) { refuse_arithmetic(op_name(op)); }
+void HostDevice::do_attention(const AttentionOutput&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              double) {
+  refuse_arithmetic("attention");
+}
+
+}  // namespace shardproof

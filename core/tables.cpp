@@ -1,0 +1,102 @@
+#include "core/tables.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/ops.h"
+
+namespace shardproof::tables {
+namespace {
+
+AngleTable empty_table(std::size_t rows, std::int64_t width) {
+  AngleTable table;
+  table.rows = static_cast<std::int64_t>(rows);
+  table.width = width;
+  const std::size_t count = rows * static_cast<std::size_t>(width);
+  table.angles.reserve(count);
+  table.cosine.reserve(count);
+  table.sine.reserve(count);
+  return table;
+}
+
+void push(AngleTable& table, double angle, double cosine, double sine) {
+  table.angles.push_back(angle);
+  table.cosine.push_back(cosine);
+  table.sine.push_back(sine);
+}
+
+Tensor on_device(Device& device, const AngleTable& table, std::span<const double> values, DType dtype, int repeat) {
+  std::vector<double> repeated;
+  repeated.reserve(values.size() * static_cast<std::size_t>(repeat));
+  for (const double value : values) repeated.insert(repeated.end(), static_cast<std::size_t>(repeat), value);
+  return ops::from_doubles(device, repeated, {table.rows, table.width * repeat}, dtype);
+}
+
+}  // namespace
+
+AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision) {
+  SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "a sinusoid of width {}; it must be even and positive", n);
+  const std::int64_t half = n / 2;
+  AngleTable table = empty_table(timesteps.size(), half);
+  for (const double timestep : timesteps) {
+    for (std::int64_t j = 0; j < half; ++j) {
+      if (precision == TablePrecision::float32) {
+        const float exponent =
+            static_cast<float>(-std::log(10000.0)) * static_cast<float>(j) / static_cast<float>(half);
+        const float angle = static_cast<float>(timestep) * std::exp(exponent);
+        push(table, angle, std::cos(angle), std::sin(angle));
+      } else {
+        const double angle =
+            timestep * std::exp(-std::log(10000.0) * static_cast<double>(j) / static_cast<double>(half));
+        push(table, angle, std::cos(angle), std::sin(angle));
+      }
+    }
+  }
+  return table;
+}
+
+AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision) {
+  SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "rotary tables of width {}; it must be even and positive", n);
+  const bool narrow = precision == TablePrecision::float32;
+  AngleTable table = empty_table(positions.size(), n / 2);
+  for (const double position : positions) {
+    for (std::int64_t k = 0; k < n / 2; ++k) {
+      const double frequency = 1.0 / std::pow(theta, static_cast<double>(2 * k) / static_cast<double>(n));
+      const double angle = (narrow ? static_cast<double>(static_cast<float>(position)) : position) * frequency;
+      const double cosine = std::cos(angle), sine = std::sin(angle);
+      push(table, angle, narrow ? static_cast<double>(static_cast<float>(cosine)) : cosine,
+           narrow ? static_cast<double>(static_cast<float>(sine)) : sine);
+    }
+  }
+  return table;
+}
+
+AngleTable side_by_side(std::span<const AngleTable> parts) {
+  SHARDPROOF_CHECK(!parts.empty(), shape_error, "no tables to join");
+  std::int64_t width = 0;
+  for (const AngleTable& part : parts) {
+    SHARDPROOF_CHECK(part.rows == parts.front().rows, shape_error, "tables of {} and {} rows cannot stand side by side",
+                     parts.front().rows, part.rows);
+    width += part.width;
+  }
+  AngleTable table = empty_table(static_cast<std::size_t>(parts.front().rows), width);
+  for (std::int64_t row = 0; row < table.rows; ++row) {
+    for (const AngleTable& part : parts) {
+      for (std::int64_t k = 0; k < part.width; ++k) {
+        const auto i = static_cast<std::size_t>(row * part.width + k);
+        push(table, part.angles[i], part.cosine[i], part.sine[i]);
+      }
+    }
+  }
+  return table;
+}
+
+Tensor cosine_on(Device& device, const AngleTable& table, DType dtype, int repeat) {
+  return on_device(device, table, table.cosine, dtype, repeat);
+}
+
+Tensor sine_on(Device& device, const AngleTable& table, DType dtype, int repeat) {
+  return on_device(device, table, table.sine, dtype, repeat);
+}
+
+}  // namespace shardproof::tables

@@ -1,0 +1,43 @@
+// Host tables: sinusoids and rotary angles from coordinates. They are computed on the host in one of two precisions and
+// only finished tables enter a device. Formulas and the float32 order of operations: models specification, sections 0
+// and 14.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace shardproof {
+
+// float32: every rounding as the original models make it. float64: the same formulas in double throughout.
+enum class TablePrecision : std::uint8_t { float32, float64 };
+
+// Rows of angles with their cosines and sines; `width` angles a row. Values of a float32 table are exact float32
+// numbers.
+struct AngleTable {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  std::vector<double> angles;
+  std::vector<double> cosine;
+  std::vector<double> sine;
+};
+
+namespace tables {
+
+// f_j = exp(-ln(10000) j / (n/2)), angle = t f_j for j < n/2: one row a timestep, n/2 angles. n must be even.
+AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision);
+// f_k = theta^(-2k/n), angle = position f_k for k < n/2, computed in double from positions that are first rounded to
+// float32 in the float32 precision (where cos and sin are rounded to float32 at the end): one row a position.
+AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision);
+// Tables with equally many rows side by side.
+AngleTable side_by_side(std::span<const AngleTable> parts);
+
+// [rows, width * repeat] on a device: each value standing `repeat` times in a row.
+Tensor cosine_on(Device& device, const AngleTable& table, DType dtype, int repeat);
+Tensor sine_on(Device& device, const AngleTable& table, DType dtype, int repeat);
+
+}  // namespace tables
+}  // namespace shardproof
