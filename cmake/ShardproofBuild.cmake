@@ -19,6 +19,7 @@ endif()
 add_library(shardproof_build_flags INTERFACE)
 target_compile_options(shardproof_build_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>  # false for "a" + string
   $<$<BOOL:${SHARDPROOF_WARNINGS_AS_ERRORS}>:-Werror>
   -march=x86-64-v3          # AVX2 and FMA; the program says so on a processor without them
   -ffp-contract=off         # a*b+c keeps both roundings, so that bits do not depend on the optimiser
