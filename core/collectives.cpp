@@ -65,7 +65,7 @@ Pending<Tensor> gather_rows_as_they_are(Communicator& group, const Tensor& rows,
 // [rows, ..] -> [longest, ..] with poison behind the rows.
 Tensor padded_to(const Tensor& rows, std::int64_t longest) {
   if (rows.size(0) == longest) return rows;
-  const Tensor padded = rows.device().poisoned(with_rows(rows.shape().erased(0), longest), rows.dtype());
+  const Tensor padded = ops::padding(rows.device(), with_rows(rows.shape().erased(0), longest), rows.dtype());
   ops::copy_into(padded.narrow(0, 0, rows.size(0)), rows);
   return padded;
 }

@@ -78,6 +78,18 @@ class [[nodiscard]] Pending {
   Pending(std::unique_ptr<Work> work, T value, Finish finish = {})
       : work_(std::move(work)), value_(std::move(value)), finish_(std::move(finish)) {}
 
+  // The same with a further step applied to the value after it has arrived.
+  Pending then(Finish step) && {
+    if (finish_) {
+      finish_ = [first = std::move(finish_), second = std::move(step)](T value) {
+        return second(first(std::move(value)));
+      };
+    } else {
+      finish_ = std::move(step);
+    }
+    return std::move(*this);
+  }
+
   // Waits and hands out the value. To be called once.
   T wait() {
     if (work_) {

@@ -26,6 +26,8 @@ Tensor concat(std::initializer_list<Tensor> parts, int axis);
 std::vector<Tensor> chunk(const Tensor& x, int parts, int axis);
 // Writes into an existing tensor that nothing is receiving or sending; for buffers that are about to be sent.
 void copy_into(const Tensor& target, const Tensor& source);
+// A buffer for rows or heads that are moved but never read: every byte is poison.
+Tensor padding(Device& device, const Shape& shape, DType dtype);
 Tensor zeros(Device& device, const Shape& shape, DType dtype);
 Tensor full(Device& device, const Shape& shape, DType dtype, double value);
 // table [rows, ..], index int64 [n] -> [n, ..].

@@ -1,0 +1,105 @@
+#include "parallel/attention.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "core/ops.h"
+#include "parallel/ring_attention.h"
+#include "parallel/ulysses_attention.h"
+
+namespace shardproof {
+namespace {
+
+// Tokens of the members of the groups that this rank exchanges with.
+struct SequenceLengths {
+  std::vector<std::int64_t> queries;  // of the Ulysses group
+  std::vector<std::int64_t> keys;     // of the Ulysses group
+  std::vector<std::int64_t> chunks;   // of the ring: keys of every member's whole Ulysses group
+};
+
+std::int64_t total(const std::vector<std::int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), std::int64_t{0});
+}
+
+// Equal lengths are known; a violation shows in the signature of the exchange. Ragged ones are exchanged, every call
+// anew.
+SequenceLengths sequence_lengths(std::int64_t queries, std::int64_t keys, const ContextParallelState& state) {
+  const auto members = [](int count, std::int64_t value) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(count), value);
+  };
+  if (!state.is_ragged()) {
+    return {members(state.ulysses_degree(), queries), members(state.ulysses_degree(), keys),
+            members(state.ring_degree(), keys * state.ulysses_degree())};
+  }
+  SequenceLengths lengths{{queries}, {keys}, {keys}};
+  if (state.ulysses_degree() > 1) {
+    lengths.queries = gather_size_by_comm(queries, state.ulysses(), "ulysses: query lengths");
+    lengths.keys = gather_size_by_comm(keys, state.ulysses(), "ulysses: key lengths");
+  }
+  if (state.ring_degree() > 1) {
+    lengths.chunks = gather_size_by_comm(total(lengths.keys), state.ring(), "ring: key lengths");
+  }
+  return lengths;
+}
+
+void check_request(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  SHARDPROOF_CHECK(!options.is_causal, unsupported_error, "causal attention is not yet supported");
+  SHARDPROOF_CHECK(!options.enable_gqa && q.rank() == 4 && k.rank() == 4 && q.size(2) == k.size(2), unsupported_error,
+                   "GQA is not yet supported: q {} and k {} must have equally many heads", q.text(), k.text());
+  SHARDPROOF_CHECK(options.dropout == 0.0, unsupported_error, "attention dropout {} is not supported; it must be 0",
+                   options.dropout);
+}
+
+AttentionResult local_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
+                                double scale, bool return_lse) {
+  SHARDPROOF_CHECK(!mask.defined() || mask.values.size(3) == k.size(1), shape_error,
+                   "attention mask {}: its key axis must cover {} keys, not {}", mask.values.text(), k.size(1),
+                   mask.values.size(3));
+  const AttentionOutput output = ops::attention(q, k, v, mask.values, scale);
+  return {ops::cast(output.out, q.dtype()), return_lse ? output.lse : Tensor()};
+}
+
+bool runs_locally(const AttentionOptions& options, const ContextParallelState* state) {
+  if (state == nullptr || options.keys == Placement::replicated) return true;
+  SHARDPROOF_CHECK(
+      options.queries == Placement::split, unsupported_error,
+      "attention of replicated queries against split keys is not supported: every rank would compute the same rows");
+  return false;
+}
+
+}  // namespace
+
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
+                          const AttentionOptions& options, const ContextParallelState* state) {
+  check_request(q, k, options);
+  // From the true head width; ranks may hold fewer heads, never narrower ones.
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
+  const AttentionMask normal = normalised_mask(mask, q, k.size(1));
+  if (runs_locally(options, state)) return local_attention(q, k, v, normal, scale, options.return_lse);
+
+  check_mask_for_exchange(normal);
+  state->count_attention_exchange();
+  const SequenceLengths lengths = sequence_lengths(q.size(1), k.size(1), *state);
+  const InnerAttention inner = [&](const Tensor& all_q, const Tensor& all_k, const Tensor& all_v,
+                                   const AttentionMask& own_mask) {
+    if (state->ring_degree() > 1) {
+      return ring_attention(all_q, all_k, all_v, own_mask, scale, lengths.chunks, state->config(), state->ring());
+    }
+    const std::int64_t keys = all_k.size(1);
+    SHARDPROOF_CHECK(!own_mask.defined() || own_mask.values.size(3) == keys, shape_error,
+                     "attention mask {}: its global key axis must cover the {} keys of all ranks, not {}",
+                     own_mask.values.text(), keys, own_mask.values.size(3));
+    return ops::attention(all_q, all_k, all_v, own_mask.values, scale);
+  };
+  if (state->ulysses_degree() > 1) {
+    const Division heads = state->config().ulysses_anything ? Division::balanced : Division::equal;
+    return ulysses_attention(q, k, v, normal, options.return_lse, lengths.queries, lengths.keys, heads,
+                             state->ulysses(), inner);
+  }
+  const AttentionOutput output = inner(q, k, v, normal);
+  return {ops::cast(output.out, q.dtype()), options.return_lse ? output.lse : Tensor()};
+}
+
+}  // namespace shardproof

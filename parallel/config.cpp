@@ -1,0 +1,122 @@
+#include "parallel/config.h"
+
+#include <fmt/format.h>
+
+namespace shardproof {
+namespace {
+
+int effective_degree(const std::optional<int>& given, const std::optional<Mesh>& mesh, std::string_view dimension) {
+  if (given) return *given;
+  return mesh && mesh->has(dimension) ? mesh->size_of(dimension) : 1;
+}
+
+class Problems {
+ public:
+  template <class... Arguments>
+  void add(ErrorKind kind, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    list.push_back({kind, fmt::format(format, std::forward<Arguments>(arguments)...)});
+  }
+  std::vector<Problem> list;
+};
+
+void validate_mesh(const ContextParallelConfig& config, Problems& problems) {
+  if (!config.mesh) return;
+  const auto check = [&](std::string_view dimension, const std::optional<int>& degree) {
+    if (!config.mesh->has(dimension)) {
+      problems.add(
+          ErrorKind::config_error,
+          "mesh: '{}' has no dimension '{}'; a custom mesh must contain 'ring' and 'ulysses', of size 1 if unused",
+          config.mesh->text(), dimension);
+    } else if (degree && *degree != config.mesh->size_of(dimension)) {
+      problems.add(ErrorKind::config_error,
+                   "{}_degree is {}, but the mesh '{}' has {}={}; they must agree (or leave the degree unset)",
+                   dimension, *degree, config.mesh->text(), dimension, config.mesh->size_of(dimension));
+    }
+  };
+  check("ring", config.ring_degree);
+  check("ulysses", config.ulysses_degree);
+}
+
+}  // namespace
+
+int effective_ring_degree(const ContextParallelConfig& config) {
+  return effective_degree(config.ring_degree, config.mesh, "ring");
+}
+
+int effective_ulysses_degree(const ContextParallelConfig& config) {
+  return effective_degree(config.ulysses_degree, config.mesh, "ulysses");
+}
+
+int effective_tp_degree(const TensorParallelConfig& config) {
+  if (!config.mesh) return config.tp_degree;
+  return config.mesh->has("tp") ? config.mesh->size_of("tp") : config.mesh->size();
+}
+
+Mesh effective_mesh(const ContextParallelConfig& config) {
+  if (config.mesh) return *config.mesh;
+  return Mesh({"ring", "ulysses"}, {effective_ring_degree(config), effective_ulysses_degree(config)});
+}
+
+std::vector<Problem> validate(const ContextParallelConfig& config) {
+  Problems problems;
+  const int ring = effective_ring_degree(config);
+  const int ulysses = effective_ulysses_degree(config);
+  if (ring == 1 && ulysses == 1) {
+    problems.add(ErrorKind::config_error, "either ring_degree or ulysses_degree must be greater than 1 (both are 1)");
+  }
+  if (ring < 1) problems.add(ErrorKind::config_error, "ring_degree is {}; it must be greater than or equal to 1", ring);
+  if (ulysses < 1)
+    problems.add(ErrorKind::config_error, "ulysses_degree is {}; it must be greater than or equal to 1", ulysses);
+  if (config.rotate_method != "allgather" && config.rotate_method != "alltoall") {
+    problems.add(ErrorKind::config_error, "rotate_method is '{}'; it must be 'allgather' or 'alltoall'",
+                 config.rotate_method);
+  }
+  if (config.ulysses_anything) {
+    if (ulysses <= 1) {
+      problems.add(ErrorKind::config_error, "ulysses_anything needs ulysses_degree greater than 1 (it is {})", ulysses);
+    }
+    if (ring > 1) problems.add(ErrorKind::config_error, "ulysses_anything needs ring_degree 1 (it is {})", ring);
+  }
+  if (config.ring_anything) {
+    if (ring <= 1)
+      problems.add(ErrorKind::config_error, "ring_anything needs ring_degree greater than 1 (it is {})", ring);
+    if (ulysses > 1) problems.add(ErrorKind::config_error, "ring_anything needs ulysses_degree 1 (it is {})", ulysses);
+  }
+  validate_mesh(config, problems);
+  return problems.list;
+}
+
+std::vector<Problem> validate(const TensorParallelConfig& config) {
+  Problems problems;
+  if (config.tp_degree < 1) {
+    problems.add(ErrorKind::config_error, "tp_degree is {}; it must be greater than or equal to 1", config.tp_degree);
+  }
+  return problems.list;
+}
+
+std::vector<Problem> validate(const ParallelConfig& config) {
+  std::vector<Problem> all;
+  if (config.context_parallel_config) all = validate(*config.context_parallel_config);
+  if (config.tensor_parallel_config) {
+    for (Problem& problem : validate(*config.tensor_parallel_config)) all.push_back(std::move(problem));
+  }
+  return all;
+}
+
+void throw_problems(const std::vector<Problem>& problems) {
+  if (problems.empty()) return;
+  std::string message = problems.front().message;
+  for (std::size_t i = 1; i < problems.size(); ++i) message += "; also: " + problems[i].message;
+  throw Error(problems.front().kind, message);
+}
+
+std::string mode_name(const ContextParallelConfig& config) {
+  const bool ring = effective_ring_degree(config) > 1;
+  const bool ulysses = effective_ulysses_degree(config) > 1;
+  if (ring && ulysses) return "unified";
+  if (ring) return config.ring_anything ? "ring_anything" : "ring";
+  if (ulysses) return config.ulysses_anything ? "ulysses_anything" : "ulysses";
+  return "none";
+}
+
+}  // namespace shardproof

@@ -1,0 +1,31 @@
+#include "parallel/context_parallel_state.h"
+
+#include <algorithm>
+
+namespace shardproof {
+
+ContextParallelState::ContextParallelState(Communicator& world, const ContextParallelConfig& config) : config_(config) {
+  throw_problems(validate(config));
+  mesh_ = effective_mesh(config);
+  ring_degree_ = effective_ring_degree(config);
+  ulysses_degree_ = effective_ulysses_degree(config);
+  SHARDPROOF_CHECK(
+      mesh_.size() == world.size(), config_error,
+      "ring_degree {} x ulysses_degree {} in the mesh '{}' needs {} ranks, but {} has {}; they must be equal",
+      ring_degree_, ulysses_degree_, mesh_.text(), mesh_.size(), world.name(), world.size());
+  const auto split = [&](std::span<const std::string_view> dimensions, std::string_view name) {
+    owned_.push_back(split_along(world, mesh_, dimensions, name));
+    return owned_.back().get();
+  };
+  static constexpr std::string_view kFlat[] = {"ring", "ulysses"};
+  flat_ = split(kFlat, "flat");
+  // With one degree only, that group is the flat one: same members in the same order.
+  ring_ = ulysses_degree_ == 1 ? flat_ : split(std::span(kFlat).first(1), "ring");
+  ulysses_ = ring_degree_ == 1 ? flat_ : split(std::span(kFlat).last(1), "ulysses");
+}
+
+void ContextParallelState::record_skipped(SkippedEntry entry) const {
+  if (std::find(skipped_.begin(), skipped_.end(), entry) == skipped_.end()) skipped_.push_back(std::move(entry));
+}
+
+}  // namespace shardproof

@@ -1,0 +1,60 @@
+// What one rank knows about context parallelism once it is set up: the configuration with its degrees resolved, the
+// groups (flat, ring, Ulysses), and the record of plan entries that were skipped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "parallel/config.h"
+
+namespace shardproof {
+
+// A plan entry that left its value as it was, because its number of dimensions is not the one that the plan expects.
+struct SkippedEntry {
+  std::string module;    // path; "" is the root
+  std::string argument;  // name or output index
+  std::string reason;    // "1 dimension, plan expects 2"
+  friend bool operator==(const SkippedEntry&, const SkippedEntry&) = default;
+};
+
+class ContextParallelState {
+ public:
+  // Collective over `world`. Throws the problems of the configuration, or config_error if the mesh and the number of
+  // ranks differ. `world` must outlive the state.
+  ContextParallelState(Communicator& world, const ContextParallelConfig& config);
+
+  const ContextParallelConfig& config() const { return config_; }
+  const Mesh& mesh() const { return mesh_; }
+  int ring_degree() const { return ring_degree_; }
+  int ulysses_degree() const { return ulysses_degree_; }
+  // Lengths may differ between ranks: they are exchanged and never derived from totals.
+  bool is_ragged() const { return config_.ulysses_anything || config_.ring_anything; }
+  // All context-parallel ranks of this replica in flat order (ring * ulysses_degree + ulysses): plans split over these.
+  Communicator& flat() const { return *flat_; }
+  Communicator& ring() const { return *ring_; }
+  Communicator& ulysses() const { return *ulysses_; }
+
+  void record_skipped(SkippedEntry entry) const;
+  const std::vector<SkippedEntry>& skipped() const { return skipped_; }
+  // Attention calls that exchanged data: a plan that splits tokens needs at least one.
+  void count_attention_exchange() const { ++attention_exchanges_; }
+  std::int64_t attention_exchanges() const { return attention_exchanges_; }
+
+ private:
+  ContextParallelConfig config_;
+  Mesh mesh_;
+  int ring_degree_ = 1;
+  int ulysses_degree_ = 1;
+  std::vector<std::unique_ptr<Communicator>> owned_;
+  Communicator* flat_ = nullptr;
+  Communicator* ring_ = nullptr;
+  Communicator* ulysses_ = nullptr;
+  // Written by the hooks of this rank only.
+  mutable std::vector<SkippedEntry> skipped_;
+  mutable std::int64_t attention_exchanges_ = 0;
+};
+
+}  // namespace shardproof
