@@ -29,7 +29,8 @@ target_compile_options(shardproof_build_flags INTERFACE
 target_compile_definitions(shardproof_build_flags INTERFACE
   EIGEN_STACK_ALLOCATION_LIMIT=16384 EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
 if(NOT SHARDPROOF_SANITIZE MATCHES "^(|address,undefined|thread)$")
-  message(FATAL_ERROR "SHARDPROOF_SANITIZE is '${SHARDPROOF_SANITIZE}'; expected nothing, 'address,undefined' or 'thread'")
+  message(FATAL_ERROR
+    "SHARDPROOF_SANITIZE is '${SHARDPROOF_SANITIZE}'; expected nothing, 'address,undefined' or 'thread'")
 endif()
 if(SHARDPROOF_SANITIZE)
   target_compile_options(shardproof_build_flags INTERFACE
@@ -70,7 +71,8 @@ function(shardproof_test name)
   shardproof_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   string(REPLACE ";" "\\;" labels "${ARG_LABELS}")  # one property value, however many labels
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
   if("fast" IN_LIST ARG_LABELS)
     if(NOT TARGET fast_tests)
       add_custom_target(fast_tests)

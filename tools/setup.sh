@@ -16,12 +16,12 @@ fail() {
 }
 
 check_processor() {
-  [ "$(uname -m)" = x86_64 ] || fail "this processor is '$(uname -m)'; shardproof is built for x86_64 with AVX2 and FMA."
+  [ "$(uname -m)" = x86_64 ] || fail "this processor is '$(uname -m)'; expected x86_64 with AVX2 and FMA."
   local flag missing=()
   for flag in avx2 fma bmi2 f16c; do
     grep -qw "$flag" /proc/cpuinfo || missing+=("$flag")
   done
-  [ ${#missing[@]} -eq 0 ] || fail "the processor lacks the instructions ${missing[*]}; shardproof needs AVX2, FMA, BMI2 and F16C."
+  [ ${#missing[@]} -eq 0 ] || fail "the processor lacks ${missing[*]}; AVX2, FMA, BMI2 and F16C are needed."
 }
 
 # Prints the packages of the list above that are not installed.
