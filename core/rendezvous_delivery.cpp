@@ -1,0 +1,115 @@
+// The movement itself: rows copied between host-addressable buffers, and the checksums that show a buffer changed while
+// it was being sent.
+#include <cstring>
+
+#include "core/error.h"
+#include "core/rendezvous_state.h"
+
+namespace shardproof::rendezvous {
+namespace {
+
+constexpr std::uint64_t kMultiplier = 0x9fb21c651e98df25U;
+
+std::uint64_t word_at(const std::byte* data) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, data, sizeof(word));
+  return word;
+}
+
+// Copies `rows` rows from the sender's row `from` to the receiver's row `to`.
+void copy_rows(const Post& sender, std::int64_t from, const Post& receiver, std::int64_t to, std::int64_t rows) {
+  const std::size_t bytes = row_bytes(receiver.request);
+  const std::size_t count = static_cast<std::size_t>(rows) * bytes;
+  if (count == 0) return;
+  std::memcpy(receiver.request.receive.data() + static_cast<std::size_t>(to) * bytes,
+              sender.request.send.data() + static_cast<std::size_t>(from) * bytes, count);
+}
+
+const Post& post_of(const Call& call, int member) { return *call.posts[static_cast<std::size_t>(member)]; }
+
+std::int64_t offset_for(const Post& sender, const Post& receiver) {
+  return sender.send_offsets[static_cast<std::size_t>(receiver.member)];
+}
+
+// all_gather and all_to_all: the rows of all members, in member order.
+void deliver_from_all(const Call& call, const Post& receiver) {
+  const bool personal = receiver.request.operation == Operation::all_to_all;
+  std::int64_t to = 0;
+  for (const std::shared_ptr<Post>& sender : call.posts) {
+    const std::int64_t rows = receiver.request.receive_rows[static_cast<std::size_t>(sender->member)];
+    copy_rows(*sender, personal ? offset_for(*sender, receiver) : 0, receiver, to, rows);
+    to += rows;
+  }
+}
+
+}  // namespace
+
+std::uint64_t checksum_of(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.bytes() == 0) return 0;
+  const std::byte* data = tensor.data();
+  std::size_t left = tensor.bytes();
+  // Four independent chains, so that the multiplications overlap.
+  std::uint64_t chains[4] = {1, 2, 3, 4};
+  for (; left >= 32; left -= 32, data += 32) {
+    for (std::size_t i = 0; i < 4; ++i) chains[i] = (chains[i] ^ word_at(data + 8 * i)) * kMultiplier;
+  }
+  for (; left >= 8; left -= 8, data += 8) chains[0] = (chains[0] ^ word_at(data)) * kMultiplier;
+  for (; left > 0; --left, ++data) chains[1] = (chains[1] ^ static_cast<std::uint64_t>(*data)) * kMultiplier;
+  std::uint64_t sum = 0;
+  for (const std::uint64_t chain : chains) sum = (sum ^ (chain ^ (chain >> 29U))) * kMultiplier;
+  return sum ^ (sum >> 32U);
+}
+
+void check_unchanged(const Post& post) {
+  SHARDPROOF_CHECK(checksum_of(post.request.send) == post.checksum, state_error,
+                   "{}: rank {} changed {} while it was being sent: {}", call_text(post), post.rank,
+                   post.request.send.text(), request_text(post));
+}
+
+void deliver(const Call& call, const Post& receiver) {
+  const Request& request = receiver.request;
+  switch (request.operation) {
+    case Operation::all_gather:
+    case Operation::all_to_all: deliver_from_all(call, receiver); break;
+    case Operation::broadcast: copy_rows(post_of(call, request.root), 0, receiver, 0, rows_of(request.receive)); break;
+    case Operation::scatter: {
+      const Post& root = post_of(call, request.root);
+      copy_rows(root, offset_for(root, receiver), receiver, 0, rows_of(request.receive));
+      break;
+    }
+    case Operation::exchange:
+      if (request.from >= 0) copy_rows(post_of(call, request.from), 0, receiver, 0, rows_of(request.receive));
+      break;
+    case Operation::barrier:
+    case Operation::all_gather_numbers:
+    case Operation::split: break;
+  }
+}
+
+std::int64_t bytes_to_others(const Post& post) {
+  const Request& request = post.request;
+  std::int64_t rows = 0;
+  switch (request.operation) {
+    case Operation::all_gather: rows = rows_of(request.send) * (post.group->size() - 1); break;
+    case Operation::all_to_all:
+      rows = rows_of(request.send) - request.send_rows[static_cast<std::size_t>(post.member)];
+      break;
+    case Operation::broadcast:
+      if (request.root == post.member) rows = rows_of(request.send) * (post.group->size() - 1);
+      break;
+    case Operation::scatter:
+      if (request.root == post.member) {
+        rows = rows_of(request.send) - request.send_rows[static_cast<std::size_t>(post.member)];
+      }
+      break;
+    case Operation::exchange:
+      if (request.to >= 0 && request.to != post.member) rows = rows_of(request.send);
+      break;
+    case Operation::barrier:
+    case Operation::all_gather_numbers:
+    case Operation::split: break;
+  }
+  return rows * static_cast<std::int64_t>(row_bytes(request));
+}
+
+}  // namespace shardproof::rendezvous

@@ -1,0 +1,24 @@
+#include "sim/sim_communicator.h"
+
+#include <utility>
+
+namespace shardproof::sim {
+
+SimCommunicator::SimCommunicator(std::shared_ptr<Rendezvous> rendezvous, const RendezvousGroup& group, int member)
+    : Communicator(group.name, group.members, member), rendezvous_(std::move(rendezvous)), group_(group) {}
+
+std::unique_ptr<Work> SimCommunicator::do_post(Request request) {
+  return rendezvous_->post(group_, rank(), std::move(request));
+}
+
+std::unique_ptr<Communicator> SimCommunicator::do_split(int color, int key, std::string name) {
+  Request request;
+  request.operation = Operation::split;
+  request.numbers = {color, key};
+  const std::unique_ptr<RendezvousWork> work = rendezvous_->post(group_, rank(), std::move(request), std::move(name));
+  work->wait();
+  if (work->new_group() == nullptr) return nullptr;
+  return std::make_unique<SimCommunicator>(rendezvous_, *work->new_group(), work->new_member());
+}
+
+}  // namespace shardproof::sim
