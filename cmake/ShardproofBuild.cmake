@@ -28,7 +28,7 @@ target_compile_options(shardproof_build_flags INTERFACE
 # Eigen keeps its scratch off the small stacks of simulated ranks and never starts threads of its own.
 target_compile_definitions(shardproof_build_flags INTERFACE
   EIGEN_STACK_ALLOCATION_LIMIT=16384 EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
-if(NOT SHARDPROOF_SANITIZE MATCHES "^(|address,undefined|thread)$")
+if(NOT "${SHARDPROOF_SANITIZE}" MATCHES "^(|address,undefined|thread)$")
   message(FATAL_ERROR
     "SHARDPROOF_SANITIZE is '${SHARDPROOF_SANITIZE}'; expected nothing, 'address,undefined' or 'thread'")
 endif()
@@ -70,9 +70,12 @@ function(shardproof_test name)
   endif()
   shardproof_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  string(REPLACE ";" "\\;" labels "${ARG_LABELS}")  # one property value, however many labels
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  # gtest_discover_tests takes one label only, so the labels are set by a script that ctest reads behind its list.
+  set(label_script "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
+  file(WRITE "${label_script}"
+    "if(${name}_TESTS)\n  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${ARG_LABELS}\")\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${label_script}")
   if("fast" IN_LIST ARG_LABELS)
     if(NOT TARGET fast_tests)
       add_custom_target(fast_tests)

@@ -30,7 +30,8 @@ constexpr std::size_t kMinOpeningComment = 2;  // lines at the top of a code fil
 Findings check_include_arrows(const SourceTree& tree);
 // No file includes itself by way of others. Every cycle is reported once, with its files.
 Findings check_include_cycles(const SourceTree& tree);
-// Own header, standard headers, third party, ours: in this order. Conditional ones may stand anywhere.
+// Own header, standard headers, third party, ours: in this order. A test may open with the header it is about, and
+// conditional includes may stand anywhere.
 Findings check_include_order(const SourceTree& tree);
 // Headers of heavy libraries stay in the folders made for them, and out of our headers but the NAME_body.h.
 Findings check_third_party_headers(const SourceTree& tree);
@@ -46,7 +47,7 @@ Findings check_opening_comments(const SourceTree& tree);
 Findings check_pragma_once(const SourceTree& tree);
 // Identifiers and marks that are not used here, or not in this folder.
 Findings check_banned_words(const SourceTree& tree);
-// A backend that is not built is a stub file: no conditional compilation on the backends or on macros of ours.
+// A backend that is not built is a stub file: no conditional compilation on the backends.
 Findings check_conditional_compilation(const SourceTree& tree);
 // No function is longer than kMaxFunctionLines.
 Findings check_function_lengths(const SourceTree& tree);

@@ -88,12 +88,18 @@ std::string without_hash_comments(std::string_view text) {
   return rest;
 }
 
+// The header that a source file implements, or that a test opens with because it is about it.
+bool is_subject(const Include& include, const SourceFile& file) {
+  if (include.target == file.own_header()) return true;
+  return file.path.ends_with("_test.cpp") && includes_of(file).front().target == include.target;
+}
+
 enum class IncludeGroup { own, standard, third_party, ours };
 
 // Headers of the C library and the system look like foreign ones; they may stand in either group, so they count as
 // standard as long as nothing foreign came before.
 IncludeGroup group_of(const Include& include, const SourceFile& file, IncludeGroup last) {
-  if (include.quoted) return include.target == file.own_header() ? IncludeGroup::own : IncludeGroup::ours;
+  if (include.quoted) return is_subject(include, file) ? IncludeGroup::own : IncludeGroup::ours;
   const bool has_suffix = include.target.ends_with(".h") || include.target.ends_with(".hpp");
   const bool has_folder = include.target.find('/') != std::string_view::npos;
   const bool is_system = has_suffix && (!has_folder || include.target.starts_with("sys/"));

@@ -116,6 +116,15 @@ TEST(IncludeOrder, AcceptsOwnStandardThirdPartyOurs) {
       IsEmpty());
 }
 
+TEST(IncludeOrder, AcceptsATestThatOpensWithItsSubject) {
+  EXPECT_THAT(texts(check_include_order(
+                  {{"tests/core/a_test.cpp", "#include \"core/a.h\"\n#include <vector>\n#include <gtest/gtest.h>\n"}})),
+              IsEmpty());
+  EXPECT_THAT(texts(check_include_order({{"tests/core/a.cpp", "#include \"core/a.h\"\n#include <vector>\n"}})),
+              ElementsAre("tests/core/a.cpp:2: vector stands too late; the order is own header, standard, third party, "
+                          "ours"));
+}
+
 TEST(IncludeOrder, NamesAnIncludeThatStandsTooLate) {
   constexpr const char* kRest = " stands too late; the order is own header, standard, third party, ours";
   EXPECT_THAT(texts(check_include_order({{"core/a.cpp", "#include <vector>\n#include \"core/a.h\"\n"},

@@ -100,10 +100,14 @@ void check_words_of_line(const SourceFile& file, std::size_t number, std::string
   }
 }
 
+// Whether a condition names a backend, alone or as a part of a longer macro: USE_NCCL, __CUDACC__; not COMPILER.
 bool names_backend(std::string_view condition) {
-  constexpr std::array kBackends{"CUDA", "NCCL", "MPI", "TORCH", "SHARDPROOF_"};
-  return std::ranges::any_of(
-      kBackends, [condition](std::string_view name) { return condition.find(name) != std::string_view::npos; });
+  constexpr std::array kBackends{"CUDA", "NCCL", "MPI", "TORCH", "SHARDPROOF_WITH", "SHARDPROOF_USE"};
+  return std::ranges::any_of(kBackends, [condition](std::string_view name) {
+    const std::size_t at = condition.find(name);
+    return at != std::string_view::npos &&
+           (at == 0 || std::isalpha(static_cast<unsigned char>(condition[at - 1])) == 0);
+  });
 }
 
 }  // namespace
