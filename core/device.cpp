@@ -15,6 +15,7 @@ std::string_view op_name(UnaryOp op) {
     case UnaryOp::sigmoid: return "sigmoid";
     case UnaryOp::tanh: return "tanh";
     case UnaryOp::rsqrt: return "rsqrt";
+    case UnaryOp::clamp_finite: return "clamp_finite";
   }
   return "?";
 }

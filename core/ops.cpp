@@ -112,6 +112,7 @@ Tensor gelu_tanh(const Tensor& x) { return unary(UnaryOp::gelu_tanh, x); }
 Tensor sigmoid(const Tensor& x) { return unary(UnaryOp::sigmoid, x); }
 Tensor tanh(const Tensor& x) { return unary(UnaryOp::tanh, x); }
 Tensor rsqrt(const Tensor& x) { return unary(UnaryOp::rsqrt, x); }
+Tensor clamp_to_float16(const Tensor& x) { return x.dtype() == kFloat16 ? unary(UnaryOp::clamp_finite, x) : x; }
 Tensor logaddexp(const Tensor& x, const Tensor& y) { return binary(BinaryOp::logaddexp, x, y); }
 Tensor lse_weight(const Tensor& x, const Tensor& y) { return binary(BinaryOp::lse_weight, x, y); }
 

@@ -46,6 +46,8 @@ Tensor gelu_tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor rsqrt(const Tensor& x);
+// Clamps to +-65504 if x is float16, as the original models do after blocks; other types pass unchanged.
+Tensor clamp_to_float16(const Tensor& x);
 // On log-sum-exps: log(exp x + exp y), and exp x / (exp x + exp y) in the wide type (0 where x is -inf).
 Tensor logaddexp(const Tensor& x, const Tensor& y);
 Tensor lse_weight(const Tensor& x, const Tensor& y);

@@ -33,6 +33,8 @@ struct RealRules {
       case UnaryOp::sigmoid: return 1 / (1 + std::exp(-x));
       case UnaryOp::tanh: return std::tanh(x);
       case UnaryOp::rsqrt: return 1 / std::sqrt(x);
+      case UnaryOp::clamp_finite:
+        return std::isnan(x) ? x : std::clamp(x, std::numeric_limits<Real>::lowest(), std::numeric_limits<Real>::max());
     }
     fail(ErrorKind::internal_error, "unary operation {} does not exist", static_cast<int>(op));
   }

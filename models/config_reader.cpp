@@ -1,0 +1,58 @@
+#include "models/config_reader.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace shardproof {
+namespace {
+// Sizes beyond this are typing errors; the bound keeps products of a few of them inside 64 bits.
+constexpr std::int64_t kLargest = 1 << 20;
+}  // namespace
+
+ConfigReader::ConfigReader(const Json& json) : json_(json) {
+  if (!json.is_object()) json.reject("be an object");
+}
+
+const Json* ConfigReader::find(std::string_view field) {
+  known_.emplace_back(field);
+  const Json* value = json_.find(field);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+void ConfigReader::read(std::string_view field, std::int64_t& value, std::int64_t min) {
+  if (const Json* json = find(field)) value = json->as_int(min, kLargest);
+}
+
+void ConfigReader::read(std::string_view field, bool& value) {
+  if (const Json* json = find(field)) value = json->as_bool();
+}
+
+void ConfigReader::read(std::string_view field, double& value) {
+  if (const Json* json = find(field)) value = json->as_double();
+}
+
+void ConfigReader::read(std::string_view field, std::string& value) {
+  if (const Json* json = find(field)) value = json->as_string();
+}
+
+void ConfigReader::read(std::string_view field, std::vector<std::int64_t>& value, std::int64_t min) {
+  const Json* json = find(field);
+  if (json == nullptr) return;
+  value.clear();
+  for (const Json& item : json->items()) value.push_back(item.as_int(min, kLargest));
+  if (value.empty()) json->reject("list at least one number");
+}
+
+void ConfigReader::finish() const {
+  for (const JsonMember& member : json_.members()) {
+    if (member.key.starts_with('_')) continue;
+    SHARDPROOF_CHECK(std::find(known_.begin(), known_.end(), member.key) != known_.end(), config_error,
+                     "{}: unknown field '{}'; the fields of this model are {}", json_.where(), member.key,
+                     fmt::join(known_, ", "));
+  }
+}
+
+}  // namespace shardproof

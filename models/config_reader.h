@@ -1,0 +1,34 @@
+// Reads the fields of a model's config.json one by one and refuses what is left over, so that a field which would
+// change the computation is never ignored.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+
+namespace shardproof {
+
+class ConfigReader {
+ public:
+  explicit ConfigReader(const Json& json);
+  // Each leaves `value` as it is where the field is absent or null, and throws file_error naming file, field and value
+  // where it is not of that kind or below `min`.
+  void read(std::string_view field, std::int64_t& value, std::int64_t min);
+  void read(std::string_view field, bool& value);
+  void read(std::string_view field, double& value);
+  void read(std::string_view field, std::string& value);
+  void read(std::string_view field, std::vector<std::int64_t>& value, std::int64_t min);
+  // Throws config_error naming the fields that nothing has read (names with a leading underscore are the library's
+  // own).
+  void finish() const;
+
+ private:
+  const Json* find(std::string_view field);
+  const Json& json_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace shardproof

@@ -1,0 +1,129 @@
+// Layers that several models share, named and built as in diffusers so that weights and traces carry the same paths.
+// Formulas: models specification, section 0. D is the model width, shapes are [batch, tokens, D] unless said.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/module.h"
+#include "core/ops.h"
+#include "models/model_context.h"
+
+namespace shardproof {
+
+// Argument names that many modules use.
+namespace argument {
+inline const Name hidden_states("hidden_states");
+inline const Name encoder_hidden_states("encoder_hidden_states");
+inline const Name temb("temb");
+inline const Name image_rotary_emb("image_rotary_emb");
+inline const Name timestep("timestep");
+inline const Name guidance("guidance");
+inline const Name pooled_projection("pooled_projection");
+inline const Name ids("ids");
+}  // namespace argument
+
+class Activation final : public TensorModule {
+ public:
+  Activation(Name class_name, UnaryOp op) : TensorModule(class_name), op_(op) {}
+
+ private:
+  Tensor compute(const Tensor& x) const override { return x.device().unary(op_, x); }
+  UnaryOp op_;
+};
+
+// (x - mean) / sqrt(variance + eps), no parameters.
+class LayerNorm final : public TensorModule {
+ public:
+  explicit LayerNorm(double eps) : TensorModule("LayerNorm"), eps_(eps) {}
+
+ private:
+  Tensor compute(const Tensor& x) const override { return ops::layer_norm(x, eps_); }
+  double eps_;
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the last axis of size `width`; parameter "weight" [width].
+class RmsNorm final : public TensorModule {
+ public:
+  RmsNorm(std::int64_t width, double eps) : TensorModule("RMSNorm"), eps_(eps) { declare_parameter("weight", {width}); }
+
+ private:
+  Tensor compute(const Tensor& x) const override { return ops::rms_norm(x, parameter(0), eps_); }
+  double eps_;
+};
+
+// linear_2(activation(linear_1 x)). The activation's child name differs between the uses ("act", "act_1").
+class TwoLayerMlp final : public TensorModule {
+ public:
+  TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation, Name activation_name);
+
+ private:
+  Tensor compute(const Tensor& x) const override;
+  Linear& linear_1_;
+  Activation& activation_;
+  Linear& linear_2_;
+};
+
+// Children net.0 (owning net.0.proj, then GELU-tanh) and net.2, as in diffusers; inner width 4 D.
+class FeedForward final : public TensorModule {
+ public:
+  explicit FeedForward(std::int64_t width);
+
+ private:
+  Tensor compute(const Tensor& x) const override;
+  TensorModule* in_ = nullptr;
+  TensorModule* out_ = nullptr;
+};
+
+// Host timesteps [batch] -> [batch, width]: [cos | sin] of the sinusoid, in the compute type.
+class TimestepProjection final : public Module {
+ public:
+  TimestepProjection(const ModelContext& context, std::int64_t width);
+  std::span<const ArgumentSpec> forward_arguments() const override;
+  Outputs forward(Arguments& arguments) override;
+
+ private:
+  ModelContext context_;
+  std::int64_t width_;
+};
+
+// AdaLayerNormZero: [normed and modulated x, gate_msa, shift_mlp, scale_mlp, gate_mlp] of (x, temb [batch, D]).
+// With `Chunks::three` the single-block form: [normed and modulated x, gate].
+class AdaLayerNormZero final : public Module {
+ public:
+  enum class Chunks : int { three = 3, six = 6 };
+  AdaLayerNormZero(std::int64_t width, Chunks chunks);
+  std::span<const ArgumentSpec> forward_arguments() const override;
+  Outputs forward(Arguments& arguments) override;
+
+ private:
+  int chunks_;
+  Activation& silu_;
+  Linear& linear_;
+  LayerNorm& norm_;
+};
+
+// LN(x, eps)(1 + scale) + shift with (scale, shift), in this order, from temb [batch, D].
+class AdaLayerNormContinuous final : public Module {
+ public:
+  AdaLayerNormContinuous(std::int64_t width, double eps);
+  std::span<const ArgumentSpec> forward_arguments() const override;
+  Outputs forward(Arguments& arguments) override;
+
+ private:
+  Activation& silu_;
+  Linear& linear_;
+  LayerNorm& norm_;
+};
+
+// x (1 + scale) + shift; scale and shift [batch, D] act on every token.
+Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift);
+// x + gate * branch; gate [batch, D].
+Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch);
+// [batch, tokens, H d] <-> [batch, tokens, H, d] with the head width given, so that a rank may hold fewer heads.
+Tensor split_heads(const Tensor& x, std::int64_t head_dim);
+Tensor join_heads(const Tensor& x);
+// Host coordinates as doubles, times a factor in the table precision (one rounding in float32).
+std::vector<double> scaled_coordinates(const Tensor& coordinates, double factor, TablePrecision precision);
+
+}  // namespace shardproof
