@@ -25,4 +25,8 @@ void fail_with(ErrorKind kind, fmt::string_view format, fmt::format_args argumen
   throw Error(kind, fmt::vformat(format, arguments));
 }
 
+void refuse_with(ErrorKind kind, fmt::string_view format, fmt::format_args arguments) {
+  throw Refusal(kind, fmt::vformat(format, arguments));
+}
+
 }  // namespace shardproof

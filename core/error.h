@@ -37,12 +37,26 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
+// An Error that says "this configuration is not legal here, and which would be": the request is refused by a rule that
+// every rank decides alike, as opposed to something that went wrong.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
+
 // Throws Error(kind, formatted message).
 [[noreturn]] void fail_with(ErrorKind kind, fmt::string_view format, fmt::format_args arguments);
 
 template <class... Arguments>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   fail_with(kind, format, fmt::make_format_args(arguments...));
+}
+
+[[noreturn]] void refuse_with(ErrorKind kind, fmt::string_view format, fmt::format_args arguments);
+
+template <class... Arguments>
+[[noreturn]] void refuse(ErrorKind kind, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  refuse_with(kind, format, fmt::make_format_args(arguments...));
 }
 
 }  // namespace shardproof
@@ -54,4 +68,12 @@ template <class... Arguments>
     if (!(condition)) [[unlikely]] {                                  \
       ::shardproof::fail(::shardproof::ErrorKind::kind, __VA_ARGS__); \
     }                                                                 \
+  } while (false)
+
+// The same, throwing shardproof::Refusal.
+#define SHARDPROOF_REFUSE_UNLESS(condition, kind, ...)                  \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]] {                                    \
+      ::shardproof::refuse(::shardproof::ErrorKind::kind, __VA_ARGS__); \
+    }                                                                   \
   } while (false)

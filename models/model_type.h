@@ -1,0 +1,65 @@
+// The list of models: how each is made from its configuration, its plans, and the inputs that verification uses when no
+// exported case is at hand. A new model is its own file and one line in model_type.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "core/module.h"
+#include "models/model_context.h"
+#include "parallel/plan.h"
+
+namespace shardproof {
+
+// Arguments of one forward as a user has them: host tensors in the types of their file, settings as they are.
+struct ModelCase {
+  std::string name;
+  Arguments arguments;
+  std::vector<std::string> outputs;  // names of the outputs, in order
+};
+
+struct ModelPlans {
+  std::optional<ContextParallelPlan> shipped_cp = std::nullopt;  // as the library ships it
+  std::optional<ContextParallelPlan> default_cp = std::nullopt;  // corrected where the shipped one is wrong
+  std::optional<TensorParallelPlan> shipped_tp = std::nullopt;
+  std::optional<TensorParallelPlan> default_tp = std::nullopt;
+};
+
+struct ModelType {
+  std::string class_name;  // "FluxTransformer2DModel"
+  std::string short_name;  // "flux"
+  // Throws file_error or config_error for a configuration that is wrong. Weights are declared, not loaded.
+  std::function<std::unique_ptr<Module>(const Json& config, const ModelContext& context)> create;
+  std::function<ModelPlans(const Json& config)> plans;
+  // Heads of attention, for the rules that concern them.
+  std::function<std::int64_t(const Json& config)> attention_heads;
+  // A small configuration and cases made to expose faults: uneven lengths, several heads a rank, batches that differ,
+  // position-dependent content.
+  std::function<Json()> hostile_config;
+  std::function<std::vector<ModelCase>(std::uint64_t seed, Device& host)> hostile_cases;
+};
+
+const std::vector<ModelType>& model_types();
+// By class name or short name; usage_error listing what exists.
+const ModelType& find_model_type(std::string_view name);
+
+// The arguments as the model takes them, by the kinds that `module` declares: values in the compute type on the compute
+// device, coordinates as float64 on `host`, indices and masks on the compute device. state_error for an argument that
+// the model does not have, type_error for an element type that does not fit the kind.
+Arguments prepared_arguments(const Module& module, const Arguments& raw, const ModelContext& context, Device& host);
+
+// Normal values of a given deviation from (seed, name), on the host in float32. For hostile cases.
+Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, const Shape& shape,
+                    double deviation = 1.0);
+
+// Registration functions of the models, one a file.
+ModelType flux_model_type();
+ModelType probe_model_type();
+
+}  // namespace shardproof

@@ -1,0 +1,106 @@
+#include "models/state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/ops.h"
+#include "core/random.h"
+
+namespace shardproof {
+namespace {
+
+constexpr std::size_t kMaxListed = 8;
+
+class StateProblems {
+ public:
+  void add(std::string text) { problems_.push_back(std::move(text)); }
+  void throw_if_any(const std::string& folder) const {
+    if (problems_.empty()) return;
+    std::string message = fmt::format("{}: the weights do not fit the configuration: ", folder);
+    for (std::size_t i = 0; i < std::min(problems_.size(), kMaxListed); ++i)
+      message += (i == 0 ? "" : "; ") + problems_[i];
+    if (problems_.size() > kMaxListed) message += fmt::format("; and {} more", problems_.size() - kMaxListed);
+    throw Error(ErrorKind::config_error, message);
+  }
+
+ private:
+  std::vector<std::string> problems_;
+};
+
+bool is_norm_of_queries_or_keys(const std::string& name) {
+  for (const std::string_view part : {"norm_q", "norm_k", "norm_added_q", "norm_added_k"}) {
+    if (name.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+double drawn_value(const std::string& name, const Shape& shape, double normal) {
+  if (name.ends_with("bias")) return 0.5 * normal;
+  if (shape.rank() == 1) return (1.0 + 0.3 * normal) * (is_norm_of_queries_or_keys(name) ? 1.5 : 1.0);
+  return normal / std::sqrt(static_cast<double>(shape.numel() / shape[0]));
+}
+
+}  // namespace
+
+ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context) {
+  ModelState state;
+  StateProblems problems;
+  std::set<std::string> known;
+  for_each_parameter(declared, [&](const std::string& path, Module&, const Module::Parameter& parameter) {
+    known.insert(path);
+    state.names.push_back(path);
+    state.tensors.push_back(nullptr);
+    if (files.find(path) == nullptr) return problems.add(fmt::format("'{}' is missing", path));
+    const SafetensorsEntry& entry = files.at(path);
+    if (!(entry.shape == parameter.tensor->shape())) {
+      return problems.add(
+          fmt::format("'{}' has shape {}, expected {}", path, entry.shape.text(), parameter.tensor->shape().text()));
+    }
+    if (entry.dtype.category() != DTypeCategory::floating) {
+      return problems.add(fmt::format("'{}' has element type {}, expected a floating one", path, entry.dtype.name()));
+    }
+    state.tensors.back() =
+        std::make_shared<const Tensor>(ops::cast(files.tensor_view(path, *context.device), context.dtype));
+  });
+  for (const std::string& name : files.names()) {
+    if (!known.contains(name)) problems.add(fmt::format("'{}' is not a parameter of {}", name, declared.class_name()));
+  }
+  problems.throw_if_any(files.folder().string());
+  return state;
+}
+
+ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context) {
+  ModelState state;
+  for_each_parameter(declared, [&](const std::string& path, Module&, const Module::Parameter& parameter) {
+    const Shape& shape = parameter.tensor->shape();
+    const RandomStream random(seed, path);
+    std::vector<double> values(static_cast<std::size_t>(shape.numel()));
+    random.fill_normal(values);
+    // Rounded to float32 first, so that runs in different types have the same weights as far as their types allow.
+    for (double& value : values) value = static_cast<double>(static_cast<float>(drawn_value(path, shape, value)));
+    state.names.push_back(path);
+    state.tensors.push_back(
+        std::make_shared<const Tensor>(ops::from_doubles(*context.device, values, shape, context.dtype)));
+  });
+  return state;
+}
+
+void assign_state(Module& tree, const ModelState& state) {
+  std::size_t next = 0;
+  tree.for_each_module([&](Module& module) {
+    for (std::size_t i = 0; i < module.parameters().size(); ++i, ++next) {
+      SHARDPROOF_CHECK(
+          next < state.tensors.size() && module.parameters()[i].tensor->shape() == state.tensors[next]->shape(),
+          internal_error, "the state does not belong to this {}", tree.class_name());
+      module.assign_parameter(module.parameters()[i].name, state.tensors[next]);
+    }
+  });
+  SHARDPROOF_CHECK(next == state.tensors.size(), internal_error, "the state does not belong to this {}",
+                   tree.class_name());
+}
+
+}  // namespace shardproof

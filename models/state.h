@@ -1,0 +1,32 @@
+// The weights of one model on one device in one type: loaded or drawn once, then assigned as shared handles to any
+// number of trees (one a rank).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/module.h"
+#include "core/weight_files.h"
+#include "models/model_context.h"
+
+namespace shardproof {
+
+// Tensors in the tree order of the model that they were made for.
+struct ModelState {
+  std::vector<std::string> names;
+  std::vector<std::shared_ptr<const Tensor>> tensors;
+};
+
+// Reads every parameter of `declared` and converts it to the context's type. config_error listing all parameters that
+// are missing, unknown or of another shape.
+ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context);
+// Draws every parameter by its kind from (seed, name, index), the same values in every type: linear weights normal with
+// deviation 1/sqrt(inputs), biases 0.5 normal, norm weights 1 + 0.3 normal (1.5 times that for queries and keys, so
+// that attention is peaked): nothing is zero or symmetric, so that no fault hides.
+ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context);
+// Hands the tensors to a tree of the same model.
+void assign_state(Module& tree, const ModelState& state);
+
+}  // namespace shardproof
