@@ -24,7 +24,7 @@ struct JsonOrigin;
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{64} << 20U;
   int max_depth = 64;                  // nested arrays and objects
-  std::size_t max_values = 4'000'000;  // values of any kind, so that a hostile file cannot fill the memory
+  std::size_t max_values = 2'000'000;  // values of any kind, so that a hostile file cannot fill the memory
 };
 
 class Json {

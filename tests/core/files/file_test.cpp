@@ -1,4 +1,5 @@
-// Files: what reading refuses, and that a write replaces its target completely or not at all.
+// Files: what reading refuses, and that a write replaces its target completely or not at all. Where the reason comes
+// from the system, its words are compared too, since they are what users read.
 #include "core/file.h"
 
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-// JSON: what is read is what was written, and what is refused is refused with file, place, value and expectation.
+// JSON: what is read is what was written, and what is refused is refused with file, place, value and expectation. The
+// wording of syntax errors is the parser's and is not compared; their place is.
 #include "core/json.h"
 
 #include <bit>

@@ -42,8 +42,8 @@ class MalformedSafetensors : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-constexpr std::string_view kSmallHeader =
-    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[3,1],"data_offsets":[8,11]}})";
+constexpr std::string_view kSmallHeader = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                                          R"("b":{"dtype":"BOOL","shape":[3,1],"data_offsets":[8,11]}})";
 
 TEST_F(MalformedSafetensors, CutShortAtAnyByteIsRefused) {
   const std::string bytes = safetensors_bytes(kSmallHeader, std::string(11, '\1'));
@@ -92,8 +92,8 @@ TEST_F(MalformedSafetensors, HeadersThatAreNoObjectAreRefused) {
   for (int i = 0; i < 1'000'000; ++i) deep += "{\"a\":";
   EXPECT_EQ(refusal_of(deep, 0), "header: JSON nested deeper than 64 levels");
   std::string many = "{\"a\":[0";
-  for (int i = 0; i < 5'000'000; ++i) many += ",0";
-  EXPECT_EQ(refusal_of(many + "]}", 0), "header: more than 4000000 JSON values, the most that is read");
+  for (int i = 0; i < 2'100'000; ++i) many += ",0";
+  EXPECT_EQ(refusal_of(many + "]}", 0), "header: more than 2000000 JSON values, the most that is read");
 }
 
 TEST_F(MalformedSafetensors, PaddingBehindTheHeaderIsAllowed) {
@@ -295,7 +295,8 @@ TEST_F(MalformedSafetensors, TwentyThousandMutationsAreReadOrRefused) {
   HostDevice device;
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-      R"("b":{"dtype":"BOOL","shape":[4],"data_offsets":[24,28]},"c":{"dtype":"I64","shape":[],"data_offsets":[28,36]},)"
+      R"("b":{"dtype":"BOOL","shape":[4],"data_offsets":[24,28]},)"
+      R"("c":{"dtype":"I64","shape":[],"data_offsets":[28,36]},)"
       R"("d":{"dtype":"BF16","shape":[0,7],"data_offsets":[36,36]}} )";
   const std::string good = safetensors_bytes(header, std::string(36, '\1'));
   const std::filesystem::path path = folder_ / "mutated";

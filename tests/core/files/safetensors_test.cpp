@@ -307,8 +307,8 @@ TEST(Safetensors, ViewsShareTheMemoryOfTheFileAndKeepItMapped) {
 TEST(Safetensors, ViewsOfUnalignedBytesAreCopies) {
   const test::TemporaryFolder folder;
   HostDevice device;
-  const std::string header =
-      R"({"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"I64","shape":[2],"data_offsets":[1,17]}})";
+  const std::string header = R"({"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},)"
+                             R"("b":{"dtype":"I64","shape":[2],"data_offsets":[1,17]}})";
   put(folder / "a", test::safetensors_bytes(header, std::string_view("\1abcdefghijklmnop", 17)));
   const SafetensorsFile file(folder / "a");
   const Tensor view = file.tensor_view("b", device);

@@ -1,4 +1,5 @@
-// Weights in a folder: the three forms, and every way in which an index and its files can disagree.
+// Weights in a folder: the three forms, and every way in which an index and its files can disagree. Files are written
+// by the library's own writer and then damaged.
 #include "core/weight_files.h"
 
 #include <gmock/gmock.h>
