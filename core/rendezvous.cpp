@@ -54,6 +54,7 @@ class Engine {
   void accept(const std::shared_ptr<Post>& post);
   void note_head(const Post& post);
   void note_end(int rank);
+  bool all_wait() const;
   void execute_ready();
   void execute(Group& group);
   void complete(Post& post);
@@ -145,8 +146,6 @@ std::shared_ptr<Post> Engine::post(const RendezvousGroup& group, int member, Req
 
 void Engine::wait(Post& post) {
   check_caller(*post.group, post.rank, "wait");
-  SHARDPROOF_CHECK(!post.waited, state_error, "rank {} in {}: waited twice for {}", post.rank, call_text(post),
-                   request_text(post));
   Rank& rank = rank_at(post.rank);
   while (!post.executed) {
     rank.waiting = &post;
@@ -165,7 +164,7 @@ void Engine::finish(int rank) {
   if (state.unwaited.empty()) return;
   const Post& post = *state.unwaited.front();
   const std::size_t others = state.unwaited.size() - 1;
-  fail(ErrorKind::state_error, "in {}: {} was posted but never waited for{}", call_text(post), request_text(post),
+  fail(ErrorKind::state_error, "{}: {} was posted but never waited for{}", call_text(post), request_text(post),
        others == 0 ? std::string() : fmt::format(" ({} more posted operations too)", others));
 }
 
@@ -180,7 +179,7 @@ void Engine::settle() {
     if (rank_at(rank).finished && !rank_at(rank).finish_noted) note_end(rank);
   }
   execute_ready();
-  if (woken_ == 0 && live_ranks_ > 0) fail_deadlocked(ranks_, options_.strict_order);
+  if (woken_ == 0 && live_ranks_ > 0 && all_wait()) fail_deadlocked(ranks_, options_.strict_order);
 }
 
 void Engine::accept(const std::shared_ptr<Post>& post) {
@@ -190,12 +189,13 @@ void Engine::accept(const std::shared_ptr<Post>& post) {
          post->rank, call_text(*post), request_text(*post));
   }
   while (post->call >= group.first_call + static_cast<std::int64_t>(group.calls.size())) {
-    Call& added = group.calls.emplace_back();
-    if (!group.spare.empty()) {
-      added.posts = std::move(group.spare.back());
+    if (group.spare.empty()) {
+      group.calls.emplace_back();
+    } else {
+      group.calls.push_back(std::move(group.spare.back()));
       group.spare.pop_back();
     }
-    added.posts.resize(group.members.size());
+    group.calls.back().posts.resize(group.members.size());
   }
   Call& call = group.call(post->call);
   call.posts[static_cast<std::size_t>(post->member)] = post;
@@ -232,6 +232,11 @@ void Engine::note_end(int rank) {
   }
 }
 
+bool Engine::all_wait() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return rank.finished || rank.waiting != nullptr; });
+}
+
 void Engine::execute_ready() {
   while (!ready_.empty()) {
     std::swap(ready_[dice_.roll(ready_.size())], ready_.back());
@@ -257,8 +262,8 @@ void Engine::execute(Group& group) {
   group.calls.pop_front();
   ++group.first_call;
   for (const int member : order_) complete(*call.posts[static_cast<std::size_t>(member)]);
-  call.posts.clear();
-  group.spare.push_back(std::move(call.posts));
+  call.clear();
+  group.spare.push_back(std::move(call));
   if (!options_.strict_order && !group.calls.empty() && group.calls.front().arrived == group.size()) {
     ready_.push_back(&group);
   }
@@ -333,9 +338,8 @@ RendezvousWork::RendezvousWork(std::shared_ptr<rendezvous::Post> post) : post_(s
 RendezvousWork::~RendezvousWork() = default;
 
 void RendezvousWork::wait() {
-  SHARDPROOF_CHECK(!post_->waited, state_error, "rank {}: waited twice for {}", post_->rank,
-                   rendezvous::request_text(*post_));
-  SHARDPROOF_CHECK(post_->engine != nullptr, state_error, "rank {}: wait for {} after the run has ended", post_->rank,
+  SHARDPROOF_CHECK(!post_->waited, state_error, "waited twice for {}", rendezvous::request_text(*post_));
+  SHARDPROOF_CHECK(post_->engine != nullptr, state_error, "wait for {} after the run has ended",
                    rendezvous::request_text(*post_));
   post_->engine->wait(*post_);
 }

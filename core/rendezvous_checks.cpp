@@ -48,28 +48,45 @@ void check_rows(const Post& sender, const Post& receiver, std::int64_t sent, std
                    call_text(receiver), sender.rank, sent, receiver.rank, expected, both_texts(sender, receiver));
 }
 
-void check_exchange(const Call& call, const Post& post) {
-  const auto check_target = [&](const Post& sender, const Post& receiver) {
-    SHARDPROOF_CHECK(receiver.request.from == sender.member, collective_error,
-                     "{}: rank {} sends to rank {}, which receives from {}: {}", call_text(post), sender.rank,
-                     receiver.rank, peer_text(receiver, receiver.request.from), both_texts(sender, receiver));
-  };
-  const auto check_source = [&](const Post& sender, const Post& receiver) {
-    SHARDPROOF_CHECK(sender.request.to == receiver.member, collective_error,
-                     "{}: rank {} receives from rank {}, which sends to {}: {}", call_text(post), receiver.rank,
-                     sender.rank, peer_text(sender, sender.request.to), both_texts(sender, receiver));
-  };
-  if (post.request.to >= 0) {
-    if (const Post* target = arrived(call, post.request.to)) {
-      check_target(post, *target);
-      check_rows(post, *target, rows_of(post.request.send), rows_of(target->request.receive));
-    }
+// `sender` sends to the member of `receiver`, or `receiver` receives from that of `sender`: both must say so.
+void check_link(const Post& sender, const Post& receiver) {
+  SHARDPROOF_CHECK(receiver.request.from == sender.member, collective_error,
+                   "{}: rank {} sends to rank {}, which receives from {}: {}", call_text(sender), sender.rank,
+                   receiver.rank, peer_text(receiver, receiver.request.from), both_texts(sender, receiver));
+  SHARDPROOF_CHECK(sender.request.to == receiver.member, collective_error,
+                   "{}: rank {} receives from rank {}, which sends to {}: {}", call_text(sender), receiver.rank,
+                   sender.rank, peer_text(sender, sender.request.to), both_texts(sender, receiver));
+  check_rows(sender, receiver, rows_of(sender.request.send), rows_of(receiver.request.receive));
+}
+
+// Notes that `post` names member `peer`; throws if another member has named it before.
+void claim(const Call& call, std::vector<int>& claims, const Post& post, int peer, std::string_view what) {
+  if (claims.empty()) claims.resize(post.group->members.size(), -1);
+  int& claimed_by = claims[static_cast<std::size_t>(peer)];
+  if (claimed_by >= 0) {
+    const Post& other = *arrived(call, claimed_by);
+    fail(ErrorKind::collective_error, "{}: rank {} and rank {} both {} rank {}: {}", call_text(post), other.rank,
+         post.rank, what, world_rank(post, peer), both_texts(other, post));
   }
-  if (post.request.from >= 0) {
-    if (const Post* source = arrived(call, post.request.from)) {
-      check_source(*source, post);
-      check_rows(*source, post, rows_of(source->request.send), rows_of(post.request.receive));
-    }
+  claimed_by = post.member;
+}
+
+void check_exchange(Call& call, const Post& post) {
+  const int to = post.request.to;
+  const int from = post.request.from;
+  if (to >= 0) {
+    if (const Post* target = arrived(call, to)) check_link(post, *target);
+    claim(call, call.sender_to, post, to, "send to");
+  }
+  if (from >= 0) {
+    if (const Post* source = arrived(call, from)) check_link(*source, post);
+    claim(call, call.receiver_from, post, from, "receive from");
+  }
+  // What others said of this member before it arrived.
+  const auto me = static_cast<std::size_t>(post.member);
+  if (!call.sender_to.empty() && call.sender_to[me] >= 0) check_link(*arrived(call, call.sender_to[me]), post);
+  if (!call.receiver_from.empty() && call.receiver_from[me] >= 0) {
+    check_link(post, *arrived(call, call.receiver_from[me]));
   }
 }
 
@@ -150,7 +167,7 @@ void check_alone(const Post& post) {
   }
 }
 
-void check_joined(const Call& call, const Post& post) {
+void check_joined(Call& call, const Post& post) {
   const Post& first = *call.first;
   const std::string_view difference = first_difference(first.request, post.request);
   SHARDPROOF_CHECK(difference.empty(), collective_error, "{}: different {}: {}", call_text(post), difference,

@@ -38,6 +38,17 @@ struct Call {
   Post* first = nullptr;
   int arrived = 0;
   int at_head = 0;  // members for which it is the oldest open operation
+  // exchange: by member, the member that sends to it, and the one that receives from it; -1 = none so far.
+  std::vector<int> sender_to;
+  std::vector<int> receiver_from;
+
+  void clear() {
+    posts.clear();
+    first = nullptr;
+    arrived = at_head = 0;
+    sender_to.clear();
+    receiver_from.clear();
+  }
 };
 
 struct Group : RendezvousGroup {
@@ -47,7 +58,7 @@ struct Group : RendezvousGroup {
   // Calls from this number on can never be complete, since `returned_rank` has ended.
   std::int64_t closed_from = std::numeric_limits<std::int64_t>::max();
   int returned_rank = -1;
-  std::vector<std::vector<std::shared_ptr<Post>>> spare;  // emptied Call::posts for reuse
+  std::vector<Call> spare;  // emptied calls, for reuse of their memory
 
   int size() const { return static_cast<int>(members.size()); }
   Call& call(std::int64_t number) { return calls[static_cast<std::size_t>(number - first_call)]; }
@@ -79,7 +90,7 @@ std::string ranks_text(std::span<const int> ranks);
 // Throws collective_error for buffers that do not fit the operation, whatever the others do.
 void check_alone(const Post& post);
 // Throws collective_error if `post`, which has joined `call`, contradicts the call's first post or its own peers.
-void check_joined(const Call& call, const Post& post);
+void check_joined(Call& call, const Post& post);
 
 // rendezvous_delivery.cpp
 // 8 bytes a step; 0 for no data.
