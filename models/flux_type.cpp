@@ -109,6 +109,7 @@ ModelType flux_model_type() {
   type.create = [](const Json& config, const ModelContext& context) {
     return make_flux(flux_config_from_json(config), context);
   };
+  type.timestep_factor = 1000.0;
   type.plans = flux_plans;
   type.attention_heads = [](const Json& config) { return flux_config_from_json(config).num_attention_heads; };
   type.hostile_config = flux_hostile_config;

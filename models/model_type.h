@@ -37,6 +37,8 @@ struct ModelType {
   // Throws file_error or config_error for a configuration that is wrong. Weights are declared, not loaded.
   std::function<std::unique_ptr<Module>(const Json& config, const ModelContext& context)> create;
   std::function<ModelPlans(const Json& config)> plans;
+  // What timesteps and guidance are multiplied with before they become angles.
+  double timestep_factor = 1.0;
   // Heads of attention, for the rules that concern them.
   std::function<std::int64_t(const Json& config)> attention_heads;
   // A small configuration and cases made to expose faults: uneven lengths, several heads a rank, batches that differ,

@@ -315,6 +315,7 @@ ModelType probe_model_type() {
   type.create = [](const Json& config, const ModelContext& context) -> std::unique_ptr<Module> {
     return std::make_unique<ProbeTransformer>(probe_config_from_json(config), context);
   };
+  type.timestep_factor = 1000.0;
   type.plans = [](const Json&) { return ModelPlans{.shipped_cp = probe_plan(), .default_cp = probe_plan()}; };
   type.attention_heads = [](const Json& config) { return probe_config_from_json(config).num_attention_heads; };
   type.hostile_config = probe_hostile_config;

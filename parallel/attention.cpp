@@ -44,12 +44,19 @@ SequenceLengths sequence_lengths(std::int64_t queries, std::int64_t keys, const 
   return lengths;
 }
 
-void check_request(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
-  SHARDPROOF_CHECK(!options.is_causal, unsupported_error, "causal attention is not yet supported");
-  SHARDPROOF_CHECK(!options.enable_gqa && q.rank() == 4 && k.rank() == 4 && q.size(2) == k.size(2), unsupported_error,
-                   "GQA is not yet supported: q {} and k {} must have equally many heads", q.text(), k.text());
-  SHARDPROOF_CHECK(options.dropout == 0.0, unsupported_error, "attention dropout {} is not supported; it must be 0",
-                   options.dropout);
+// Sizes on which all ranks agree, so that all take the same decision and none is left waiting.
+void check_request(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  SHARDPROOF_REFUSE_UNLESS(!options.is_causal, unsupported_error, "causal attention is not yet supported");
+  const bool have_heads = q.rank() == 4 && k.rank() == 4;
+  SHARDPROOF_REFUSE_UNLESS(!options.enable_gqa && (!have_heads || q.size(2) == k.size(2)), unsupported_error,
+                           "GQA is not yet supported: q {} and k {} must have equally many heads", q.text(), k.text());
+  SHARDPROOF_REFUSE_UNLESS(options.dropout == 0.0, unsupported_error,
+                           "attention dropout {} is not supported; it must be 0", options.dropout);
+  SHARDPROOF_CHECK(have_heads && k.shape() == v.shape() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
+                   shape_error,
+                   "attention of q {}, k {}, v {}: expected [batch, tokens, heads, head_dim] with one batch, heads and "
+                   "head_dim, and as many keys as values",
+                   q.text(), k.text(), v.text());
 }
 
 AttentionResult local_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
@@ -63,7 +70,7 @@ AttentionResult local_attention(const Tensor& q, const Tensor& k, const Tensor& 
 
 bool runs_locally(const AttentionOptions& options, const ContextParallelState* state) {
   if (state == nullptr || options.keys == Placement::replicated) return true;
-  SHARDPROOF_CHECK(
+  SHARDPROOF_REFUSE_UNLESS(
       options.queries == Placement::split, unsupported_error,
       "attention of replicated queries against split keys is not supported: every rank would compute the same rows");
   return false;
@@ -73,14 +80,14 @@ bool runs_locally(const AttentionOptions& options, const ContextParallelState* s
 
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
                           const AttentionOptions& options, const ContextParallelState* state) {
-  check_request(q, k, options);
+  check_request(q, k, v, options);
   // From the true head width; ranks may hold fewer heads, never narrower ones.
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
   const AttentionMask normal = normalised_mask(mask, q, k.size(1));
   if (runs_locally(options, state)) return local_attention(q, k, v, normal, scale, options.return_lse);
 
   check_mask_for_exchange(normal);
-  state->count_attention_exchange();
+  state->record_attention_exchange(q.size(1));
   const SequenceLengths lengths = sequence_lengths(q.size(1), k.size(1), *state);
   const InnerAttention inner = [&](const Tensor& all_q, const Tensor& all_k, const Tensor& all_v,
                                    const AttentionMask& own_mask) {

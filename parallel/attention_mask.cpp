@@ -41,11 +41,12 @@ AttentionMask normalised_mask(const AttentionMask& mask, const Tensor& q, std::i
 
 void check_mask_for_exchange(const AttentionMask& mask) {
   if (!mask.defined()) return;
-  SHARDPROOF_CHECK(mask.key_axis == KeyAxis::global || mask.query_axis == QueryAxis::one, unsupported_error,
-                   "attention mask {} has a local query axis and a local key axis: it says nothing about the keys of "
-                   "other ranks; it "
-                   "needs the global key axis",
-                   mask.values.text());
+  SHARDPROOF_REFUSE_UNLESS(
+      mask.key_axis == KeyAxis::global || mask.query_axis == QueryAxis::one, unsupported_error,
+      "attention mask {} has a local query axis and a local key axis: it says nothing about the keys of "
+      "other ranks; it "
+      "needs the global key axis",
+      mask.values.text());
 }
 
 Tensor mask_to_rows(const Tensor& values) { return ops::contiguous(values.permute({3, 0, 1, 2})); }

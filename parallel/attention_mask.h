@@ -20,7 +20,7 @@ enum class HeadAxis : std::uint8_t { one, all };
 // bool (true = attend) or of the queries' type (added to the scaled logits; -inf = never).
 struct AttentionMask {
   // [batch|1, keys], [batch|1, queries, keys] or [batch|1, heads|1, queries|1, keys].
-  Tensor values;
+  Tensor values = {};
   KeyAxis key_axis = KeyAxis::local;
   QueryAxis query_axis = QueryAxis::one;
   HeadAxis head_axis = HeadAxis::one;

@@ -82,6 +82,9 @@ std::vector<Problem> validate(const ContextParallelConfig& config) {
       problems.add(ErrorKind::config_error, "ring_anything needs ring_degree greater than 1 (it is {})", ring);
     if (ulysses > 1) problems.add(ErrorKind::config_error, "ring_anything needs ulysses_degree 1 (it is {})", ulysses);
   }
+  if (config.ulysses_anything && config.ring_anything) {
+    problems.add(ErrorKind::config_error, "ulysses_anything and ring_anything exclude each other");
+  }
   validate_mesh(config, problems);
   return problems.list;
 }
@@ -107,7 +110,7 @@ void throw_problems(const std::vector<Problem>& problems) {
   if (problems.empty()) return;
   std::string message = problems.front().message;
   for (std::size_t i = 1; i < problems.size(); ++i) message += "; also: " + problems[i].message;
-  throw Error(problems.front().kind, message);
+  throw Refusal(problems.front().kind, message);
 }
 
 std::string mode_name(const ContextParallelConfig& config) {

@@ -1,5 +1,8 @@
 #include "parallel/context_parallel.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -18,16 +21,31 @@ std::string described(const Module& module, std::string_view argument) {
   return fmt::format("argument '{}' of module '{}' ({})", argument, module.path(), module.class_name());
 }
 
-// Divides one tensor as an entry says, or leaves it whole and records that.
-Tensor split_tensor(const Tensor& x, const ContextParallelInput& input, const Module& module, std::string_view argument,
-                    const ContextParallelState& state) {
+std::string described_output(const Module& module, std::size_t index) {
+  return fmt::format("output {} of module '{}' ({})", index, module.path(), module.class_name());
+}
+
+void check_dim(const Tensor& x, int dim, std::string_view field, const std::string& what) {
+  SHARDPROOF_CHECK(dim < x.rank() && dim >= -x.rank(), shape_error, "{} has {}; the plan's {} {} lies outside them",
+                   what, dimensions_text(x.rank()), field, dim);
+}
+
+// Divides one tensor as an entry says, or leaves it whole and records that. `key` is the argument's name or the
+// output's index, `what` says it in words.
+Tensor split_tensor(const Tensor& x, const ContextParallelInput& input, const Module& module, const std::string& key,
+                    const std::string& what, const ContextParallelState& state) {
   if (input.expected_dims && x.rank() != *input.expected_dims) {
     const std::string reason = fmt::format("{}, plan expects {}", dimensions_text(x.rank()), *input.expected_dims);
-    SHARDPROOF_CHECK(input.on_mismatch == OnMismatch::skip, shape_error, "{}: {}", described(module, argument), reason);
-    state.record_skipped({module.path(), std::string(argument), reason});
+    SHARDPROOF_REFUSE_UNLESS(input.on_mismatch == OnMismatch::skip, shape_error, "{}: {}", what, reason);
+    state.record_skipped({module.path(), key, reason});
     return x;
   }
-  return shard(x, input.split_dim, state.flat(), division_of(state), described(module, argument));
+  check_dim(x, input.split_dim, "split_dim", what);
+  const Tensor part = shard(x, input.split_dim, state.flat(), division_of(state), what);
+  const int axis = normalised_axis(input.split_dim, x.rank());
+  const std::int64_t start = (part.offset() - x.offset()) / std::max<std::int64_t>(x.strides()[axis], 1);
+  state.record_applied({AppliedEntry::Action::split, module.path(), key, axis, x.size(axis), start, part.size(axis)});
+  return part;
 }
 
 class ContextParallelSplitHook final : public Hook {
@@ -50,14 +68,12 @@ class ContextParallelSplitHook final : public Hook {
     for (const auto& [key, entry] : entries_) {
       const int* index = std::get_if<int>(&key);
       if (index == nullptr) continue;
-      SHARDPROOF_CHECK(*index < static_cast<int>(outputs.tensors.size()), plan_error,
-                       "plan entry '{}' of module '{}' ({}): it returned {} outputs", *index, module.path(),
-                       module.class_name(), outputs.tensors.size());
-      const auto* input = std::get_if<ContextParallelInput>(&entry);
-      SHARDPROOF_CHECK(input != nullptr, plan_error,
-                       "plan entry '{}' of module '{}': a list of entries for a single output", *index, module.path());
-      Tensor& output = outputs.tensors[static_cast<std::size_t>(*index)];
-      output = split_tensor(output, *input, module, std::to_string(*index), *state_);
+      const auto i = static_cast<std::size_t>(*index);
+      SHARDPROOF_CHECK(i < outputs.tensors.size(), plan_error,
+                       "plan entry '{}' of module '{}' ({}): the module returned {} output{}", *index, module.path(),
+                       module.class_name(), outputs.tensors.size(), outputs.tensors.size() == 1 ? "" : "s");
+      outputs.tensors[i] = split_tensor(outputs.tensors[i], std::get<ContextParallelInput>(entry), module,
+                                        std::to_string(*index), described_output(module, i), *state_);
     }
   }
 
@@ -67,7 +83,7 @@ class ContextParallelSplitHook final : public Hook {
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
       SHARDPROOF_CHECK(one != nullptr, plan_error, "{}: the plan lists several entries for a single tensor",
                        described(module, name));
-      return split_tensor(*tensor, *one, module, name, *state_);
+      return split_tensor(*tensor, *one, module, name, described(module, name), *state_);
     }
     const auto* list = std::get_if<std::vector<Tensor>>(&value);
     SHARDPROOF_CHECK(list != nullptr, plan_error, "{}: {} cannot be divided; a tensor or a list of tensors is expected",
@@ -78,8 +94,11 @@ class ContextParallelSplitHook final : public Hook {
                      list->size());
     std::vector<Tensor> parts;
     for (std::size_t i = 0; i < list->size(); ++i) {
-      parts.push_back(
-          split_tensor((*list)[i], one ? *one : (*many)[i], module, fmt::format("{}.{}", name, i), *state_));
+      const ContextParallelInput& input = one ? *one : (*many)[i];
+      const std::string element = fmt::format("{}.{}", name, i);
+      parts.push_back(input.split_output
+                          ? (*list)[i]
+                          : split_tensor((*list)[i], input, module, element, described(module, element), *state_));
     }
     return parts;
   }
@@ -100,14 +119,20 @@ class ContextParallelGatherHook final : public Hook {
 
   void post_forward(Module& module, Outputs& outputs) override {
     SHARDPROOF_CHECK(outputs.tensors.size() == outputs_.size(), plan_error,
-                     "module '{}' ({}) returned {} outputs, but the plan gathers {}", module.path(),
-                     module.class_name(), outputs.tensors.size(), outputs_.size());
+                     "module '{}' ({}) returned {} output{}, but the plan gathers {}", module.path(),
+                     module.class_name(), outputs.tensors.size(), outputs.tensors.size() == 1 ? "" : "s",
+                     outputs_.size());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       Tensor& tensor = outputs.tensors[i];
       SHARDPROOF_CHECK(!outputs_[i].expected_dims || tensor.rank() == *outputs_[i].expected_dims, shape_error,
-                       "output {} of module '{}' ({}) has {}, plan expects {}", i, module.path(), module.class_name(),
-                       dimensions_text(tensor.rank()), outputs_[i].expected_dims.value_or(0));
-      tensor = gather(tensor, outputs_[i].gather_dim, state_->flat(), division_of(*state_), "plan: gathered output");
+                       "{} has {}, plan expects {}", described_output(module, i), dimensions_text(tensor.rank()),
+                       outputs_[i].expected_dims.value_or(0));
+      check_dim(tensor, outputs_[i].gather_dim, "gather_dim", described_output(module, i));
+      const int axis = normalised_axis(outputs_[i].gather_dim, tensor.rank());
+      const std::int64_t local = tensor.size(axis);
+      tensor = gather(tensor, axis, state_->flat(), division_of(*state_), "plan: gathered output");
+      state_->record_applied(
+          {AppliedEntry::Action::gather, module.path(), std::to_string(i), axis, tensor.size(axis), 0, local});
     }
   }
 
@@ -116,8 +141,25 @@ class ContextParallelGatherHook final : public Hook {
   std::vector<ContextParallelOutput> outputs_;
 };
 
+constexpr std::string_view kSplitHook = "cp_input---";
+constexpr std::string_view kGatherHook = "cp_output---";
+
 std::string hook_name(std::string_view id, const ModuleEntry& entry) {
-  return fmt::format("{}---{}", std::holds_alternative<SplitEntries>(entry) ? "cp_input" : "cp_output", id);
+  return fmt::format("{}{}", std::holds_alternative<SplitEntries>(entry) ? kSplitHook : kGatherHook, id);
+}
+
+bool has_context_parallel_hooks(Module& module) {
+  if (!module.has_hooks()) return false;
+  const std::vector<std::string> names = module.hooks().names();
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.starts_with(kSplitHook) || name.starts_with(kGatherHook);
+  });
+}
+
+void check_not_applied(Module& root) {
+  SHARDPROOF_CHECK(!context_parallel_is_applied(root), state_error,
+                   "context parallelism is applied to this {} already; it cannot be applied twice (remove it first)",
+                   root.class_name());
 }
 
 void check_attention(Module& root) {
@@ -135,37 +177,25 @@ void set_attention_state(Module& root, const std::shared_ptr<const ContextParall
   });
 }
 
-void check_hooks_are_free(Module& root, const ContextParallelPlan& plan) {
-  for (const auto& [id, entry] : plan.entries) {
-    for (Module* module : resolve_module_id(root, id)) {
-      SHARDPROOF_CHECK(!module->has_hooks() || module->hooks().find(hook_name(id, entry)) == nullptr, state_error,
-                       "module '{}' has a hook named '{}' already", module->path(), hook_name(id, entry));
-    }
-  }
-}
-
 }  // namespace
 
 bool context_parallel_is_applied(Module& root) {
   bool applied = false;
   root.for_each_module([&](Module& module) {
     const auto* slot = dynamic_cast<const AttentionSlot*>(&module);
-    applied = applied || (slot != nullptr && slot->context_parallel() != nullptr);
+    applied = applied || (slot != nullptr && slot->context_parallel() != nullptr) || has_context_parallel_hooks(module);
   });
   return applied;
 }
 
 void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelState> state,
                             const ContextParallelPlan& plan) {
-  SHARDPROOF_CHECK(!context_parallel_is_applied(root), state_error,
-                   "context parallelism is applied to this {} already; it cannot be applied twice (remove it first)",
-                   root.class_name());
+  check_not_applied(root);
   check_attention(root);
   std::vector<Problem> problems;
   for (std::string& message : plan_problems(root, plan))
     problems.push_back({ErrorKind::plan_error, std::move(message)});
   throw_problems(problems);
-  check_hooks_are_free(root, plan);
 
   for (const auto& [id, entry] : plan.entries) {
     for (Module* module : resolve_module_id(root, id)) {
@@ -182,9 +212,11 @@ void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelS
 }
 
 void remove_context_parallel(Module& root, const ContextParallelPlan& plan) {
+  std::vector<std::pair<Module*, std::string>> hooks;
   for (const auto& [id, entry] : plan.entries) {
-    for (Module* module : resolve_module_id(root, id)) module->remove_hook(hook_name(id, entry), false);
+    for (Module* module : resolve_module_id(root, id)) hooks.emplace_back(module, hook_name(id, entry));
   }
+  for (const auto& [module, name] : hooks) module->remove_hook(name, false);
   set_attention_state(root, nullptr);
 }
 
@@ -192,12 +224,14 @@ std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Com
                                                                const ParallelConfig& config,
                                                                const ContextParallelPlan* cp_plan) {
   throw_problems(validate(config));
+  check_not_applied(root);
   SHARDPROOF_CHECK(!config.tensor_parallel_config || effective_tp_degree(*config.tensor_parallel_config) == 1,
                    unsupported_error, "tensor_parallel_config with tp_degree {}: tensor parallelism is not offered yet",
                    effective_tp_degree(*config.tensor_parallel_config));
   if (!config.context_parallel_config) return nullptr;
-  SHARDPROOF_CHECK(cp_plan != nullptr, plan_error, "{} has no context-parallel plan; give one", root.class_name());
   auto state = std::make_shared<const ContextParallelState>(world, *config.context_parallel_config);
+  check_attention(root);
+  SHARDPROOF_CHECK(cp_plan != nullptr, plan_error, "{} has no context-parallel plan; give one", root.class_name());
   apply_context_parallel(root, state, *cp_plan);
   return state;
 }

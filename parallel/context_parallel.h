@@ -17,7 +17,8 @@ namespace shardproof {
 // of the plan, the first as the headline).
 void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelState> state,
                             const ContextParallelPlan& plan);
-// Removes what apply_context_parallel registered for this plan; hooks that are not there are ignored.
+// Removes what apply_context_parallel registered for this plan; hooks that are not there are ignored. plan_error, and
+// nothing removed, for a plan that names modules that do not exist.
 void remove_context_parallel(Module& root, const ContextParallelPlan& plan);
 bool context_parallel_is_applied(Module& root);
 
@@ -26,5 +27,16 @@ bool context_parallel_is_applied(Module& root);
 std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
                                                                const ParallelConfig& config,
                                                                const ContextParallelPlan* cp_plan);
+// A bare configuration is wrapped.
+inline std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
+                                                                      const ContextParallelConfig& config,
+                                                                      const ContextParallelPlan* cp_plan) {
+  return enable_parallelism(root, world, ParallelConfig{.context_parallel_config = config}, cp_plan);
+}
+inline std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
+                                                                      const TensorParallelConfig& config,
+                                                                      const ContextParallelPlan* cp_plan) {
+  return enable_parallelism(root, world, ParallelConfig{.tensor_parallel_config = config}, cp_plan);
+}
 
 }  // namespace shardproof

@@ -9,7 +9,7 @@ ContextParallelState::ContextParallelState(Communicator& world, const ContextPar
   mesh_ = effective_mesh(config);
   ring_degree_ = effective_ring_degree(config);
   ulysses_degree_ = effective_ulysses_degree(config);
-  SHARDPROOF_CHECK(
+  SHARDPROOF_REFUSE_UNLESS(
       mesh_.size() == world.size(), config_error,
       "ring_degree {} x ulysses_degree {} in the mesh '{}' needs {} ranks, but {} has {}; they must be equal",
       ring_degree_, ulysses_degree_, mesh_.text(), mesh_.size(), world.name(), world.size());
@@ -24,8 +24,20 @@ ContextParallelState::ContextParallelState(Communicator& world, const ContextPar
   ulysses_ = ring_degree_ == 1 ? flat_ : split(std::span(kFlat).last(1), "ulysses");
 }
 
-void ContextParallelState::record_skipped(SkippedEntry entry) const {
-  if (std::find(skipped_.begin(), skipped_.end(), entry) == skipped_.end()) skipped_.push_back(std::move(entry));
+namespace {
+
+template <class Entry>
+void add_once(std::vector<Entry>& list, Entry entry) {
+  if (std::find(list.begin(), list.end(), entry) == list.end()) list.push_back(std::move(entry));
+}
+
+}  // namespace
+
+void ContextParallelState::record_skipped(SkippedEntry entry) const { add_once(skipped_, std::move(entry)); }
+void ContextParallelState::record_applied(AppliedEntry entry) const { add_once(applied_, std::move(entry)); }
+
+void ContextParallelState::record_attention_exchange(std::int64_t queries) const {
+  if (attention_exchanges_++ == 0) attention_tokens_ = queries;
 }
 
 }  // namespace shardproof

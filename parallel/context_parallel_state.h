@@ -20,6 +20,20 @@ struct SkippedEntry {
   friend bool operator==(const SkippedEntry&, const SkippedEntry&) = default;
 };
 
+// What an entry did on this rank: divided a value of `total` entries along `axis` and kept `local` of them from
+// `start`, or gathered an output of which this rank has `local` entries.
+struct AppliedEntry {
+  enum class Action : std::uint8_t { split, gather };
+  Action action = Action::split;
+  std::string module;
+  std::string argument;  // name or output index
+  int axis = 0;
+  std::int64_t total = 0;
+  std::int64_t start = 0;
+  std::int64_t local = 0;
+  friend bool operator==(const AppliedEntry&, const AppliedEntry&) = default;
+};
+
 class ContextParallelState {
  public:
   // Collective over `world`. Throws the problems of the configuration, or config_error if the mesh and the number of
@@ -39,9 +53,13 @@ class ContextParallelState {
 
   void record_skipped(SkippedEntry entry) const;
   const std::vector<SkippedEntry>& skipped() const { return skipped_; }
-  // Attention calls that exchanged data: a plan that splits tokens needs at least one.
-  void count_attention_exchange() const { ++attention_exchanges_; }
+  void record_applied(AppliedEntry entry) const;
+  const std::vector<AppliedEntry>& applied() const { return applied_; }
+  // Counts attention calls that exchanged data (a plan that splits tokens needs at least one) and keeps the number of
+  // this rank's queries in the first.
+  void record_attention_exchange(std::int64_t queries) const;
   std::int64_t attention_exchanges() const { return attention_exchanges_; }
+  std::int64_t attention_tokens() const { return attention_tokens_; }
 
  private:
   ContextParallelConfig config_;
@@ -54,7 +72,9 @@ class ContextParallelState {
   Communicator* ulysses_ = nullptr;
   // Written by the hooks of this rank only.
   mutable std::vector<SkippedEntry> skipped_;
+  mutable std::vector<AppliedEntry> applied_;
   mutable std::int64_t attention_exchanges_ = 0;
+  mutable std::int64_t attention_tokens_ = 0;
 };
 
 }  // namespace shardproof

@@ -13,13 +13,31 @@
 namespace shardproof {
 namespace {
 
-// Legal degrees of an equal head division, for messages.
-std::string divisors_text(std::int64_t n) {
-  std::vector<std::int64_t> divisors;
-  for (std::int64_t d = 1; d <= n && divisors.size() < 16; ++d) {
-    if (n % d == 0) divisors.push_back(d);
+// Heads that are missing to a multiple of `members`.
+std::int64_t head_pads(std::int64_t heads, std::int64_t members) { return (members - heads % members) % members; }
+
+bool can_divide_heads(std::int64_t heads, std::int64_t members, Division division) {
+  const std::int64_t pads = head_pads(heads, members);
+  return pads == 0 || (division == Division::balanced && pads < (heads + pads) / members);
+}
+
+// Degrees that can divide the heads, for messages.
+std::string legal_degrees_text(std::int64_t heads, Division division) {
+  constexpr std::size_t kListed = 16;
+  std::vector<std::int64_t> degrees;
+  for (std::int64_t degree = 1; degree <= heads && degrees.size() < kListed; ++degree) {
+    if (can_divide_heads(heads, degree, division)) degrees.push_back(degree);
   }
-  return fmt::format("{}", fmt::join(divisors, ", "));
+  return fmt::format("{}{}", fmt::join(degrees, ", "), degrees.size() == kListed ? ", .." : "");
+}
+
+// What an equal division of `size` could be instead.
+std::string legal_lengths_text(std::int64_t size, std::int64_t members) {
+  const std::int64_t lower = size / members * members;
+  std::string text = lower > 0 ? fmt::format("the nearest legal lengths are {} and {}", lower, lower + members)
+                               : fmt::format("the next legal length is {}", members);
+  if (size >= members) text += fmt::format("; ulysses_anything or ring_anything would accept {}", size);
+  return text;
 }
 
 // [.., axis, ..] with `axis` first; the inverse is rows_to_axis.
@@ -56,17 +74,14 @@ Tensor shard(const Tensor& x, int axis, const Communicator& group, Division divi
   const std::int64_t size = x.size(a);
   const int members = group.size();
   if (division == Division::equal) {
-    const std::int64_t lower = size / members * members;
-    SHARDPROOF_CHECK(
-        size % members == 0, shape_error,
-        "{}: axis {} has {} entries, which {} ranks cannot divide equally; the nearest legal lengths are {}{}; "
-        "ulysses_anything or ring_anything would accept {}",
-        what, a, size, members, lower > 0 ? fmt::format("{} and ", lower) : std::string(), lower + members, size);
+    SHARDPROOF_REFUSE_UNLESS(size % members == 0, shape_error,
+                             "{}: axis {} has {} entries, which {} ranks cannot divide equally; {}", what, a, size,
+                             members, legal_lengths_text(size, members));
     return x.narrow(a, group.rank() * (size / members), size / members);
   }
-  SHARDPROOF_CHECK(size >= members, shape_error,
-                   "{}: axis {} has {} entries, fewer than the {} ranks; at least {} are needed", what, a, size,
-                   members, members);
+  SHARDPROOF_REFUSE_UNLESS(size >= members, shape_error,
+                           "{}: axis {} has {} entries, fewer than the {} ranks; at least {} are needed", what, a, size,
+                           members, members);
   return x.narrow(a, balanced_offset(size, members, group.rank()), balanced_size(size, members, group.rank()));
 }
 
@@ -83,23 +98,21 @@ Tensor gather(const Tensor& part, int axis, Communicator& group, Division divisi
 }
 
 HeadLayout head_layout(std::int64_t heads, int members, Division division) {
-  const std::int64_t rest = heads % members;
-  if (division == Division::equal || rest == 0) {
-    SHARDPROOF_CHECK(
-        rest == 0, shape_error,
-        "{} attention heads cannot be divided among ulysses_degree {}; it must divide the heads: {} (or use "
-        "ulysses_anything)",
-        heads, members, divisors_text(heads));
-    return {heads, members, heads / members, 0};
-  }
-  const std::int64_t pads = members - rest;
+  const std::int64_t pads = head_pads(heads, members);
   const std::int64_t local = (heads + pads) / members;
-  SHARDPROOF_CHECK(
-      pads < local, shape_error,
+  if (can_divide_heads(heads, members, division)) return {heads, members, local, pads};
+  if (division == Division::equal) {
+    refuse(
+        ErrorKind::shape_error,
+        "{} attention heads cannot be divided among ulysses_degree {}; it must divide the heads: {} (ulysses_anything "
+        "accepts {})",
+        heads, members, legal_degrees_text(heads, Division::equal), legal_degrees_text(heads, Division::balanced));
+  }
+  refuse(
+      ErrorKind::shape_error,
       "head padding number {} should be less than the new local head number {}: {} heads with ulysses_degree {} leave "
-      "the last rank without a head",
-      pads, local, heads, members);
-  return {heads, members, local, pads};
+      "the last rank without a head; legal degrees are {}",
+      pads, local, heads, members, legal_degrees_text(heads, Division::balanced));
 }
 
 Pending<Tensor> scatter_heads(const Tensor& x, const HeadLayout& layout, std::span<const std::int64_t> lengths,

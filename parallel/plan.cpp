@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -27,7 +28,7 @@ Module& child_at(Module& module, std::string_view atom, std::string_view id) {
   int index = 0;
   const auto [end, status] = std::from_chars(atom.data(), atom.data() + atom.size(), index);
   const bool is_number = status == std::errc{} && end == atom.data() + atom.size();
-  if (module.is_list() && is_number) {
+  if (module.is_list() && is_number && std::cmp_greater_equal(index, module.children().size())) {
     fail(ErrorKind::plan_error, "module id '{}': index {} is past the end of '{}' ({}), which has {} elements", id,
          atom, module.path(), module.class_name(), module.children().size());
   }
@@ -61,8 +62,12 @@ class EntryChecker {
     for (const auto& [key, entry] : entries) {
       const std::string name = split_key_text(key);
       if (!seen.insert(name).second) add(name, "stands twice in the plan");
-      if (const auto* argument = std::get_if<std::string>(&key)) check_argument_exists(*argument);
-      for (const ContextParallelInput& input : inputs_of(entry)) check_input(key, name, input);
+      if (const auto* argument = std::get_if<std::string>(&key)) {
+        check_argument(*argument, entry);
+      } else {
+        check_output(std::get<int>(key), name, entry);
+      }
+      check_split_dims(name, entry);
     }
   }
   void check(const GatherEntry& entry) {
@@ -74,11 +79,6 @@ class EntryChecker {
   }
 
  private:
-  std::vector<ContextParallelInput> inputs_of(const SplitEntry& entry) {
-    const auto* one = std::get_if<ContextParallelInput>(&entry);
-    return one ? std::vector{*one} : std::get<std::vector<ContextParallelInput>>(entry);
-  }
-
   void check_argument_exists(const std::string& argument) {
     std::string known;
     for (const ArgumentSpec& spec : module_.forward_arguments()) {
@@ -88,13 +88,27 @@ class EntryChecker {
     add(argument, fmt::format("is not an argument of {}; its arguments are {}", module_.class_name(), known));
   }
 
-  void check_input(const SplitKey& key, const std::string& name, const ContextParallelInput& input) {
-    const bool is_output = std::holds_alternative<int>(key);
-    if (is_output && !input.split_output) add(name, "is an output index and needs split_output=true");
-    if (!is_output && input.split_output)
+  void check_argument(const std::string& name, const SplitEntry& entry) {
+    check_argument_exists(name);
+    // In a list an entry with split_output leaves its element whole.
+    const auto* input = std::get_if<ContextParallelInput>(&entry);
+    if (input != nullptr && input->split_output)
       add(name, "is an argument name and cannot have split_output=true; use an output index");
-    if (is_output && std::get<int>(key) < 0) add(name, "is a negative output index");
-    check_dims("split_dim", name, input.split_dim, input.expected_dims);
+  }
+
+  void check_output(int index, const std::string& name, const SplitEntry& entry) {
+    const auto* input = std::get_if<ContextParallelInput>(&entry);
+    if (index < 0) add(name, "is a negative output index");
+    if (input == nullptr) add(name, "is an output index, which takes one entry and no list");
+    if (input != nullptr && !input->split_output) add(name, "is an output index and needs split_output=true");
+  }
+
+  void check_split_dims(const std::string& name, const SplitEntry& entry) {
+    const auto* one = std::get_if<ContextParallelInput>(&entry);
+    const auto inputs = one ? std::vector{*one} : std::get<std::vector<ContextParallelInput>>(entry);
+    if (inputs.empty()) add(name, "lists no entries");
+    for (const ContextParallelInput& input : inputs)
+      check_dims("split_dim", name, input.split_dim, input.expected_dims);
   }
 
   void check_dims(std::string_view field, const std::string& name, int dim, const std::optional<int>& expected) {

@@ -1,0 +1,95 @@
+// The one data model of a result, which every printer takes: what was run, on what, and what was found.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardproof {
+
+// The words of a verdict, and no others.
+enum class Verdict : std::uint8_t { exact, rounding_equivalent, different, refused, not_checked };
+// "EXACT", "ROUNDING-EQUIVALENT", "DIFFERENT", "REFUSED", "NOT CHECKED".
+std::string_view verdict_word(Verdict verdict);
+
+struct WorstElement {
+  int rank = 0;
+  std::vector<std::int64_t> index;
+};
+
+// A plan entry that left its value whole.
+struct SkippedNote {
+  std::string module;
+  std::string argument;
+  std::string reason;
+  friend bool operator==(const SkippedNote&, const SkippedNote&) = default;
+};
+
+struct VerificationResult {
+  std::string case_name;
+  std::string mode;  // ulysses, ulysses_anything, ring, ring_anything, unified
+  std::string mesh;  // "ring=2,ulysses=2"
+  std::string dtype;
+  std::string device;
+  std::string tier;  // "exact" or "rounding"
+  std::string rotate_method;
+  bool convert_to_fp32 = true;
+  std::uint64_t seed = 0;
+  std::uint64_t schedule_seed = 0;
+  std::vector<std::int64_t> tokens_per_rank;  // of the first attention, in rank order
+  Verdict verdict = Verdict::not_checked;
+  std::string reason;
+  // Relative difference (float64) or rounding ratio (other types).
+  std::optional<double> figure = std::nullopt;
+  std::optional<double> max_abs = std::nullopt;
+  std::optional<WorstElement> worst = std::nullopt;
+  std::int64_t bytes_sent_per_rank = 0;  // the most that any rank sent; copies to itself are not counted
+  std::int64_t collectives = 0;          // calls that move tensors, on the busiest rank
+  std::vector<SkippedNote> skipped_entries;
+  double seconds = 0.0;
+};
+
+// One comparison of our dense model with recorded outputs.
+struct OracleResult {
+  std::string case_name;
+  std::string run;       // "float64 against exact", ..
+  bool checked = false;  // false: the export does not hold what this run would be compared with
+  bool agrees = false;
+  double error = 0.0;                            // largest absolute difference
+  double tolerance = 0.0;                        // allowed absolute difference
+  std::string first_module;                      // of a trace: the first module that differs; empty if none
+  std::string note;                              // why not checked; how many trace entries were compared
+  std::vector<std::string> without_counterpart;  // trace keys that our model does not produce
+  double seconds = 0.0;
+};
+
+// One line of a resolved plan.
+struct PlanRow {
+  std::string module;
+  std::string argument;
+  std::string action;  // "split", "gather", "skipped"
+  int axis = 0;
+  std::int64_t total = 0;
+  std::vector<std::int64_t> per_rank;
+  std::string note;
+};
+
+struct Report {
+  std::string command;
+  std::string version;
+  std::vector<std::string> features;
+  std::string model;
+  std::vector<VerificationResult> verifications;
+  std::vector<OracleResult> oracles;
+  std::vector<PlanRow> plan;
+  // Remarks on the whole run, for instance what was not checked at all.
+  std::vector<std::string> notes;
+};
+
+// Number of results by verdict word.
+std::map<std::string, int> summary_of(const Report& report);
+
+}  // namespace shardproof

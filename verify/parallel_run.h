@@ -1,0 +1,63 @@
+// One run of a model on simulated ranks: what every rank returned, what was moved, what the plan did; or why there is
+// no result. The same function serves the command line and a user's own tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/module.h"
+#include "parallel/config.h"
+#include "parallel/context_parallel_state.h"
+#include "parallel/plan.h"
+#include "sim/simulation.h"
+
+namespace shardproof {
+
+// Makes the tree of one rank, with weights.
+using TreeFactory = std::function<std::unique_ptr<Module>()>;
+
+struct ParallelRunOptions {
+  ContextParallelConfig config;
+  GatherForm gather_form = GatherForm::ragged;
+  std::uint64_t schedule_seed = 0;
+  int workers = 1;
+};
+
+enum class RunEnd : std::uint8_t {
+  completed,
+  refused,  // by a rule: the configuration is not legal here
+  failed,   // a report instead of a result: mismatch, deadlock, exception
+};
+
+struct RankOutcome {
+  Outputs outputs;
+  std::vector<SkippedEntry> skipped;
+  std::vector<AppliedEntry> applied;
+  std::int64_t attention_tokens = 0;
+  std::int64_t attention_exchanges = 0;
+  RankStatistics statistics;
+};
+
+struct ParallelRun {
+  RunEnd end = RunEnd::completed;
+  std::string reason;  // unless completed
+  Mesh mesh;
+  // In rank order. After a run that did not complete, only what each rank had recorded.
+  std::vector<RankOutcome> ranks;
+  // Rank -> number of its replica (of the mesh dimensions besides ring and ulysses).
+  std::vector<int> replica_of;
+};
+
+// Ranks in the mesh of a configuration, and the replica that each belongs to.
+int replica_count(const ContextParallelConfig& config);
+
+// Runs the model on every rank of the configuration's mesh; `arguments[i]` are those of replica i, prepared for the
+// model. Never throws for what goes wrong inside the run; throws for arguments that cannot be (no arguments, wrong
+// replica count).
+ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
+                         const ContextParallelPlan& plan, const ParallelRunOptions& options);
+
+}  // namespace shardproof

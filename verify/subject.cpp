@@ -1,0 +1,95 @@
+#include "verify/subject.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "reference/eigen_device.h"
+#include "sim/cpu_device.h"
+
+namespace shardproof {
+namespace {
+
+bool is_model_name(std::string_view name) {
+  return std::any_of(model_types().begin(), model_types().end(),
+                     [&](const ModelType& type) { return type.class_name == name || type.short_name == name; });
+}
+
+std::string model_names() {
+  std::string names;
+  for (const ModelType& type : model_types()) names += (names.empty() ? "" : ", ") + type.short_name;
+  return names;
+}
+
+}  // namespace
+
+Subject Subject::open(const std::string& source, std::uint64_t seed) {
+  Subject subject;
+  subject.source_ = source;
+  subject.seed_ = seed;
+  std::error_code status;
+  if (std::filesystem::exists(source, status)) {
+    subject.export_ = std::make_unique<ExportDirectory>(source);
+    subject.model_ = &subject.export_->model();
+    subject.config_ = subject.export_->config();
+    return subject;
+  }
+  SHARDPROOF_CHECK(is_model_name(source), usage_error,
+                   "'{}' is neither an export directory (no such folder) nor a model's name; models: {}", source,
+                   model_names());
+  subject.model_ = &find_model_type(source);
+  subject.config_ = subject.model_->hostile_config();
+  subject.made_cases_ = subject.model_->hostile_cases(seed, *subject.host_);
+  return subject;
+}
+
+std::vector<std::string> Subject::case_names() const {
+  if (export_) return export_->case_names();
+  std::vector<std::string> names;
+  for (const ModelCase& made : made_cases_) names.push_back(made.name);
+  return names;
+}
+
+ModelCase Subject::load_case(std::string_view name) {
+  if (export_) return export_->load_case(name, *host_);
+  for (const ModelCase& made : made_cases_) {
+    if (made.name == name) return made;
+  }
+  fail(ErrorKind::usage_error, "{}: no case is named '{}'; known: {}", source_, name, fmt::join(case_names(), ", "));
+}
+
+Device& Subject::reference_device() {
+  if (!reference_device_) reference_device_ = make_reference_device(kFloat64);
+  return *reference_device_;
+}
+
+Device& Subject::cpu_device() {
+  if (!cpu_device_) cpu_device_ = make_cpu_device();
+  return *cpu_device_;
+}
+
+const ModelState& Subject::state_for(const ModelContext& context) {
+  for (const auto& cached : states_) {
+    if (cached->device == context.device && cached->dtype == context.dtype) return cached->state;
+  }
+  const std::unique_ptr<Module> declared = model_->create(config_, context);
+  ModelState state =
+      export_ ? load_state(*declared, export_->weights(), context) : random_state(*declared, seed_, context);
+  states_.push_back(std::make_unique<CachedState>(CachedState{context.device, context.dtype, std::move(state)}));
+  return states_.back()->state;
+}
+
+std::unique_ptr<Module> Subject::make_tree(const ModelContext& context) {
+  std::unique_ptr<Module> tree = model_->create(config_, context);
+  assign_state(*tree, state_for(context));
+  return tree;
+}
+
+Arguments Subject::prepare(const ModelCase& model_case, const ModelContext& context) {
+  const std::unique_ptr<Module> declared = model_->create(config_, context);
+  return prepared_arguments(*declared, model_case.arguments, context, *host_);
+}
+
+}  // namespace shardproof

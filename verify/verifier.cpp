@@ -1,0 +1,287 @@
+#include "verify/verifier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/ops.h"
+#include "reference/compare.h"
+#include "reference/eigen_device.h"
+
+namespace shardproof {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool is_sixteen_bit(DType dtype) { return dtype.size() == 2; }
+
+// Replica 0 has the case's own inputs; the others differ from it in every value.
+Arguments inputs_of_replica(const Module& module, const Arguments& raw, int replica, std::uint64_t seed, Device& host) {
+  if (replica == 0) return raw;
+  Arguments changed = raw;
+  for (const ArgumentSpec& spec : module.forward_arguments()) {
+    Value* value = changed.find(spec.name);
+    const auto* tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);
+    if (spec.kind != ArgumentKind::value || tensor == nullptr) continue;
+    const std::vector<double> old = ops::to_doubles(*tensor);
+    std::vector<double> values = ops::to_doubles(
+        random_input(host, seed, fmt::format("replica {}/{}", replica, spec.name.text()), tensor->shape()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += old[i];
+    *value = ops::from_doubles(host, values, tensor->shape(), tensor->dtype());
+  }
+  return changed;
+}
+
+std::string where_text(const Comparison& comparison, int rank, int replica, std::string_view output) {
+  return fmt::format("output '{}' on rank {}{}: {} elements differ, indices {} to {}, worst {} at {}", output, rank,
+                     replica > 0 ? fmt::format(" (replica {})", replica) : "", comparison.differing,
+                     index_text(comparison.first), index_text(comparison.last), comparison.max_abs,
+                     index_text(comparison.worst));
+}
+
+// The worst finding over ranks and outputs.
+class Findings {
+ public:
+  explicit Findings(VerificationResult& result) : result_(result) {}
+
+  void add_figure(double figure, double max_abs, int rank, const std::vector<std::int64_t>& index) {
+    const bool is_worse = !result_.figure || figure > *result_.figure || std::isnan(figure);
+    result_.max_abs = std::max(result_.max_abs.value_or(0.0), max_abs);
+    if (!is_worse) return;
+    result_.figure = figure;
+    if (!index.empty()) result_.worst = WorstElement{rank, index};
+  }
+  void add_difference(std::string reason) {
+    if (reason_.empty()) reason_ = std::move(reason);
+  }
+  const std::string& difference() const { return reason_; }
+
+ private:
+  VerificationResult& result_;
+  std::string reason_;
+};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
+  std::vector<std::byte> bytes_a(a.bytes()), bytes_b(b.bytes());
+  a.device().download(bytes_a, a);
+  b.device().download(bytes_b, b);
+  return bytes_a == bytes_b;
+}
+
+std::vector<SkippedNote> notes_of(const ParallelRun& run) {
+  std::vector<SkippedNote> notes;
+  for (const RankOutcome& rank : run.ranks) {
+    for (const SkippedEntry& entry : rank.skipped) {
+      const SkippedNote note{entry.module, entry.argument, entry.reason};
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    }
+  }
+  return notes;
+}
+
+bool splits_tokens(const ParallelRun& run) {
+  const auto& applied = run.ranks.front().applied;
+  return std::any_of(applied.begin(), applied.end(),
+                     [](const AppliedEntry& entry) { return entry.action == AppliedEntry::Action::split; });
+}
+
+void describe_run(const ParallelRun& run, VerificationResult& result) {
+  for (const RankOutcome& rank : run.ranks) {
+    result.tokens_per_rank.push_back(rank.attention_tokens);
+    result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, rank.statistics.bytes_sent);
+    result.collectives = std::max(result.collectives, rank.statistics.data_calls());
+  }
+  result.skipped_entries = notes_of(run);
+}
+
+// What makes a completed run wrong whatever its numbers are.
+std::string structural_difference(const ParallelRun& run, const std::vector<std::string>& outputs) {
+  if (splits_tokens(run) && run.ranks.front().attention_exchanges == 0) {
+    return "plan splits tokens but no attention collective was issued";
+  }
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const std::vector<Tensor>& tensors = run.ranks[rank].outputs.tensors;
+    if (tensors.size() != outputs.size()) {
+      return fmt::format("rank {} returned {} outputs, expected {}", rank, tensors.size(), outputs.size());
+    }
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (run.replica_of[other] != run.replica_of[rank]) continue;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!same_bits(tensors[i], run.ranks[other].outputs.tensors[i])) {
+          return fmt::format("output '{}' differs between ranks {} and {}", outputs[i], other, rank);
+        }
+      }
+      break;  // equality with one rank of the replica is equality with all before it
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Verifier::DenseCase {
+  std::string name;
+  int replica = 0;
+  ModelCase raw;  // with the replica's inputs
+  Arguments arguments;
+  std::vector<Tensor> outputs;
+  std::vector<Tensor> reference;  // float64 with the same tables; made when first needed
+};
+
+Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(subject), options_(options) {
+  const bool is_float64 = options.dtype == kFloat64;
+  if (options.device == DeviceChoice::cpu) {
+    device_ = &subject.cpu_device();
+  } else if (is_float64) {
+    device_ = &subject.reference_device();
+  } else {
+    own_device_ = make_reference_device(options.dtype);
+    device_ = own_device_.get();
+  }
+  context_ = {device_, options.dtype, is_float64 ? TablePrecision::float64 : TablePrecision::float32};
+  reference_context_ = {&subject.reference_device(), kFloat64, TablePrecision::float32};
+}
+
+Verifier::~Verifier() = default;
+
+Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int replica) {
+  for (const auto& known : cases_) {
+    if (known->name == case_name && known->replica == replica) return *known;
+  }
+  auto dense = std::make_unique<DenseCase>();
+  dense->name = case_name;
+  dense->replica = replica;
+  dense->raw = subject_.load_case(case_name);
+  const std::unique_ptr<Module> tree = subject_.make_tree(context_);
+  dense->raw.arguments = inputs_of_replica(*tree, dense->raw.arguments, replica, options_.seed, subject_.host());
+  dense->arguments = prepared_arguments(*tree, dense->raw.arguments, context_, subject_.host());
+  dense->outputs = tree->call(dense->arguments).tensors;
+  SHARDPROOF_CHECK(dense->outputs.size() == dense->raw.outputs.size(), usage_error,
+                   "case '{}' names {} outputs, but {} returns {}", case_name, dense->raw.outputs.size(),
+                   tree->class_name(), dense->outputs.size());
+  cases_.push_back(std::move(dense));
+  return *cases_.back();
+}
+
+const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
+  if (!dense.reference.empty()) return dense.reference;
+  const std::unique_ptr<Module> tree = subject_.make_tree(reference_context_);
+  dense.reference =
+      tree->call(prepared_arguments(*tree, dense.raw.arguments, reference_context_, subject_.host())).tensors;
+  return dense.reference;
+}
+
+ParallelRun Verifier::run(const std::string& case_name, const ContextParallelConfig& config,
+                          const ContextParallelPlan& plan, GatherForm form) {
+  std::vector<Arguments> arguments;
+  const bool is_valid = validate(config).empty();
+  for (int replica = 0; is_valid && replica < replica_count(config); ++replica) {
+    arguments.push_back(dense_case(case_name, replica).arguments);
+  }
+  return run_parallel(
+      [this] { return subject_.make_tree(context_); }, arguments, plan,
+      {.config = config, .gather_form = form, .schedule_seed = options_.schedule_seed, .workers = options_.workers});
+}
+
+void Verifier::judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result) {
+  Findings findings(result);
+  const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;
+  const std::string structural = structural_difference(run, outputs);
+  if (!structural.empty()) findings.add_difference(structural);
+  const bool is_float64 = options_.dtype == kFloat64;
+  const double limit = is_float64 ? kFloat64Tolerance : kRatioLimit;
+  for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
+    DenseCase& dense = dense_case(case_name, run.replica_of[rank]);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Tensor& actual = run.ranks[rank].outputs.tensors[i];
+      const Comparison comparison = compare(actual, dense.outputs[i]);
+      const double figure = is_float64 ? comparison.relative
+                                       : rounding_ratio(actual, dense.outputs[i], reference_outputs(dense)[i],
+                                                        unit_roundoff(options_.dtype))
+                                             .ratio;
+      findings.add_figure(figure, comparison.max_abs, static_cast<int>(rank), comparison.worst);
+      const std::string locus =
+          comparison.shape_problem.empty()
+              ? where_text(comparison, static_cast<int>(rank), run.replica_of[rank], outputs[i])
+              : fmt::format("output '{}' on rank {}: {}", outputs[i], rank, comparison.shape_problem);
+      if (!(figure <= limit)) findings.add_difference(locus);
+    }
+  }
+  if (!findings.difference().empty()) {
+    result.verdict = Verdict::different;
+    result.reason = findings.difference();
+  } else if (is_sixteen_bit(options_.dtype)) {
+    result.verdict = Verdict::not_checked;
+    result.reason = "16-bit end to end";
+  } else {
+    result.verdict = Verdict::rounding_equivalent;
+  }
+}
+
+VerificationResult Verifier::verify(const std::string& case_name, const ContextParallelConfig& config,
+                                    const ContextParallelPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  VerificationResult result;
+  result.case_name = case_name;
+  result.mode = mode_name(config);
+  result.mesh = effective_mesh(config).text();
+  result.dtype = options_.dtype.name();
+  result.device = device_->name();
+  result.tier = "rounding";
+  result.rotate_method = config.rotate_method;
+  result.convert_to_fp32 = config.convert_to_fp32;
+  result.seed = options_.seed;
+  result.schedule_seed = options_.schedule_seed;
+  const bool has_two_forms = config.ulysses_anything || config.ring_anything;
+  const GatherForm form = options_.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
+  const ParallelRun first = run(case_name, config, plan, form);
+  describe_run(first, result);
+  if (first.end != RunEnd::completed) {
+    result.verdict = first.end == RunEnd::refused ? Verdict::refused : Verdict::different;
+    result.reason = first.reason;
+    result.tokens_per_rank.clear();
+  } else {
+    judge(case_name, first, result);
+    if (has_two_forms && options_.gather == GatherChoice::both && result.verdict != Verdict::different) {
+      const ParallelRun second = run(case_name, config, plan, GatherForm::padded);
+      const bool completed = second.end == RunEnd::completed;
+      for (std::size_t rank = 0; completed && rank < first.ranks.size(); ++rank) {
+        for (std::size_t i = 0; i < first.ranks[rank].outputs.tensors.size(); ++i) {
+          if (same_bits(first.ranks[rank].outputs.tensors[i], second.ranks[rank].outputs.tensors[i])) continue;
+          result.verdict = Verdict::different;
+          result.reason =
+              fmt::format("rank {} returns other bits when gathers are padded than when they are ragged", rank);
+        }
+      }
+      if (!completed) {
+        result.verdict = Verdict::different;
+        result.reason = "with padded gathers: " + second.reason;
+      }
+    }
+  }
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+std::vector<ContextParallelConfig> default_configurations() {
+  std::vector<ContextParallelConfig> configurations;
+  const auto add_both_rotations = [&](ContextParallelConfig config) {
+    configurations.push_back(config);
+    config.rotate_method = "alltoall";
+    configurations.push_back(config);
+  };
+  for (const int degree : {2, 3, 4}) configurations.push_back({.ulysses_degree = degree});
+  for (const int degree : {2, 3, 4}) add_both_rotations({.ring_degree = degree});
+  add_both_rotations({.ring_degree = 2, .ulysses_degree = 2});
+  for (const int degree : {2, 3, 4}) configurations.push_back({.ulysses_degree = degree, .ulysses_anything = true});
+  for (const int degree : {2, 3, 4}) add_both_rotations({.ring_degree = degree, .ring_anything = true});
+  return configurations;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,69 @@
+// Dense against parallel: runs configurations of one subject on simulated ranks, compares every rank with the dense run
+// and judges by the rules of the architecture. Source of the rules: verification specification, sections 1, 4.3, 5.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reports/result.h"
+#include "verify/parallel_run.h"
+#include "verify/subject.h"
+
+namespace shardproof {
+
+enum class DeviceChoice : std::uint8_t { reference, cpu };
+enum class GatherChoice : std::uint8_t {
+  both,  // ragged modes are run in both forms, which must give the same bits
+  ragged,
+  padded,
+};
+
+struct VerifierOptions {
+  DType dtype = kFloat64;
+  DeviceChoice device = DeviceChoice::reference;
+  GatherChoice gather = GatherChoice::both;
+  std::uint64_t seed = 0;
+  std::uint64_t schedule_seed = 0;
+  int workers = 1;
+};
+
+// Relative difference that float64 may show, and the rounding ratio of the other types.
+inline constexpr double kFloat64Tolerance = 1e-11;
+inline constexpr double kRatioLimit = 16.0;
+
+// The configurations of a run that names none: every mode at 2, 3 and 4 ranks, both rotate methods.
+std::vector<ContextParallelConfig> default_configurations();
+
+class Verifier {
+ public:
+  // config_error if the device cannot compute in the type.
+  Verifier(Subject& subject, const VerifierOptions& options);
+  ~Verifier();
+
+  // The verdict on one case under one configuration and plan.
+  VerificationResult verify(const std::string& case_name, const ContextParallelConfig& config,
+                            const ContextParallelPlan& plan);
+  // The run alone, for printing what a plan does.
+  ParallelRun run(const std::string& case_name, const ContextParallelConfig& config, const ContextParallelPlan& plan,
+                  GatherForm form);
+
+ private:
+  struct DenseCase;
+  DenseCase& dense_case(const std::string& case_name, int replica);
+  const std::vector<Tensor>& reference_outputs(DenseCase& dense);
+  void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);
+
+  Subject& subject_;
+  VerifierOptions options_;
+  std::unique_ptr<Device> own_device_;  // where the subject has none of the kind
+  Device* device_ = nullptr;
+  ModelContext context_;
+  ModelContext reference_context_;
+  std::vector<std::unique_ptr<DenseCase>> cases_;
+};
+
+}  // namespace shardproof
