@@ -28,6 +28,12 @@ void HookRegistry::reset() {
   for (Entry& entry : hooks_) entry.hook->reset();
 }
 
+std::vector<std::string> HookRegistry::names() const {
+  std::vector<std::string> names;
+  for (const Entry& entry : hooks_) names.push_back(entry.name);
+  return names;
+}
+
 std::string HookRegistry::describe() const {
   std::string text;
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
@@ -37,7 +43,7 @@ std::string HookRegistry::describe() const {
 }
 
 Outputs HookRegistry::run(Module& module, Arguments& arguments) const {
-  // The innermost replacement wins the call; hooks inside it do not see it.
+  // A replacement stands for everything inside it: the outermost one wins, and the hooks inside do not see the call.
   std::size_t first = 0;
   const Hook* replacement = nullptr;
   for (std::size_t i = hooks_.size(); i-- > 0;) {

@@ -37,6 +37,8 @@ class HookRegistry {
   bool remove(std::string_view name);
   void reset();
   bool empty() const { return hooks_.empty(); }
+  // In registration order.
+  std::vector<std::string> names() const;
   // One line a hook in registration order: "(0) cp_input--- - ContextParallelSplitHook".
   std::string describe() const;
   // Runs the onion around module.forward.
