@@ -35,7 +35,7 @@ Findings check_include_cycles(const SourceTree& tree);
 Findings check_include_order(const SourceTree& tree);
 // Headers of heavy libraries stay in the folders made for them, and out of our headers but the NAME_body.h.
 Findings check_third_party_headers(const SourceTree& tree);
-// The CMakeLists.txt of a folder links only folders that it may use.
+// The CMakeLists.txt of a folder links only folders that it may use. Tests may have libraries of their own besides.
 Findings check_link_arrows(const SourceTree& tree);
 // Every .cpp and .cu is named by a CMakeLists.txt of its folder or of one above it, and every such file is reachable.
 Findings check_reachable_from_cmake(const SourceTree& tree);

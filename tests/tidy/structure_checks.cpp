@@ -41,6 +41,8 @@ const FolderRule* rule_of(std::string_view folder) {
   return rule == kFolderRules.end() ? nullptr : rule;
 }
 
+constexpr std::string_view kTestFolders = "tests property_tests bench";
+
 bool may_use(const FolderRule& rule, std::string_view used) { return used == rule.folder || lists(rule.may_use, used); }
 
 std::string uses_text(const FolderRule& rule) {
@@ -234,7 +236,10 @@ Findings check_link_arrows(const SourceTree& tree) {
     for (const std::string_view line : lines_of(text)) {
       ++number;
       for (const std::string_view word : words_of(line)) {
-        if (!word.starts_with(kPrefix) || may_use(*rule, word.substr(kPrefix.size()))) continue;
+        if (!word.starts_with(kPrefix)) continue;
+        const std::string_view library = word.substr(kPrefix.size());
+        const bool is_test_support = rule_of(library) == nullptr && lists(kTestFolders, rule->folder);
+        if (is_test_support || may_use(*rule, library)) continue;
         findings.push_back({file.path, number, fmt::format("{} is against the arrows; {}", word, uses_text(*rule))});
       }
     }

@@ -162,18 +162,23 @@ TEST(ThirdPartyHeaders, NamesThemInHeadersAndInOtherFolders) {
 }
 
 TEST(LinkArrows, AcceptsWhatTheTableAllows) {
-  EXPECT_THAT(texts(check_link_arrows({{"parallel/CMakeLists.txt",
-                                        "shardproof_library(parallel\n  SOURCES ring.cpp  # not shardproof::sim\n"
-                                        "  PUBLIC shardproof::core)\n"}})),
-              IsEmpty());
+  EXPECT_THAT(
+      texts(check_link_arrows({{"parallel/CMakeLists.txt",
+                                "shardproof_library(parallel\n  SOURCES ring.cpp  # not shardproof::sim\n"
+                                "  PUBLIC shardproof::core)\n"},
+                               {"tests/sim/CMakeLists.txt", "LINKS shardproof::sim shardproof::test_support"}})),
+      IsEmpty());
 }
 
 TEST(LinkArrows, NamesALinkAgainstTheArrows) {
   EXPECT_THAT(
       texts(check_link_arrows({{"sim/CMakeLists.txt", "shardproof_library(sim\n  PUBLIC shardproof::real)\n"},
-                               {"core/CMakeLists.txt", "target_link_libraries(x shardproof::core shardproof::sim)"}})),
+                               {"core/CMakeLists.txt", "target_link_libraries(x shardproof::core shardproof::sim)"},
+                               {"models/CMakeLists.txt", "PUBLIC shardproof::test_support"}})),
       ElementsAre("sim/CMakeLists.txt:2: shardproof::real is against the arrows; sim may use: core",
-                  "core/CMakeLists.txt:1: shardproof::sim is against the arrows; core may use no other folder"));
+                  "core/CMakeLists.txt:1: shardproof::sim is against the arrows; core may use no other folder",
+                  "models/CMakeLists.txt:1: shardproof::test_support is against the arrows; models may use: core "
+                  "parallel"));
 }
 
 TEST(ReachableFromCMake, AcceptsFilesListedInTheirFolderOrAbove) {
