@@ -13,12 +13,18 @@ std::string_view verdict_word(Verdict verdict) {
   return "?";
 }
 
+bool is_verified(Verdict verdict) { return verdict == Verdict::exact || verdict == Verdict::rounding_equivalent; }
+
+std::string_view oracle_word(const OracleResult& result) {
+  if (!result.checked) return verdict_word(Verdict::not_checked);
+  return result.agrees ? "AGREES" : "DISAGREES";
+}
+
 std::map<std::string, int> summary_of(const Report& report) {
   std::map<std::string, int> counts;
   for (const VerificationResult& result : report.verifications) ++counts[std::string(verdict_word(result.verdict))];
-  for (const OracleResult& result : report.oracles) {
-    ++counts[!result.checked ? "NOT CHECKED" : (result.agrees ? "AGREES" : "DISAGREES")];
-  }
+  for (const OracleResult& result : report.oracles) ++counts[std::string(oracle_word(result))];
+  for (const PlanRow& row : report.plan) ++counts[row.action];
   return counts;
 }
 

@@ -14,6 +14,8 @@ namespace shardproof {
 enum class Verdict : std::uint8_t { exact, rounding_equivalent, different, refused, not_checked };
 // "EXACT", "ROUNDING-EQUIVALENT", "DIFFERENT", "REFUSED", "NOT CHECKED".
 std::string_view verdict_word(Verdict verdict);
+// EXACT or ROUNDING-EQUIVALENT.
+bool is_verified(Verdict verdict);
 
 struct WorstElement {
   int rank = 0;
@@ -54,6 +56,8 @@ struct VerificationResult {
 
 // One comparison of our dense model with recorded outputs.
 struct OracleResult {
+  std::string source;  // the export directory
+  std::string model;   // class name
   std::string case_name;
   std::string run;       // "float64 against exact", ..
   bool checked = false;  // false: the export does not hold what this run would be compared with
@@ -66,30 +70,42 @@ struct OracleResult {
   double seconds = 0.0;
 };
 
-// One line of a resolved plan.
+// "AGREES", "DISAGREES", "NOT CHECKED".
+std::string_view oracle_word(const OracleResult& result);
+
+// One line of a resolved plan. An entry that was skipped has neither axis nor sizes; a case that was refused or failed
+// is one line with the reason as its note.
 struct PlanRow {
-  std::string module;
-  std::string argument;
-  std::string action;  // "split", "gather", "skipped"
-  int axis = 0;
-  std::int64_t total = 0;
+  std::string case_name;
+  std::string mode;
+  std::string mesh;
+  std::string module;    // path; "" is the root
+  std::string argument;  // name, or index of an output
+  std::string action;    // "split", "gather", "skipped", "refused", "failed"
+  std::optional<int> axis = std::nullopt;
+  std::optional<std::int64_t> total = std::nullopt;
   std::vector<std::int64_t> per_rank;
   std::string note;
 };
 
 struct Report {
-  std::string command;
+  std::string command;  // "oracle", "verify", "plan"
   std::string version;
   std::vector<std::string> features;
-  std::string model;
+  std::string model;  // class name; of several exports all distinct ones, separated by ", "
+  std::vector<std::string> sources;
+  std::string plan_name;                         // "default", "shipped" or a file; empty for oracle
+  std::optional<double> allowed = std::nullopt;  // the largest figure that a verified result may have
   std::vector<VerificationResult> verifications;
   std::vector<OracleResult> oracles;
   std::vector<PlanRow> plan;
-  // Remarks on the whole run, for instance what was not checked at all.
+  // Remarks on the whole run.
   std::vector<std::string> notes;
+  // What no result covers.
+  std::vector<std::string> not_checked;
 };
 
-// Number of results by verdict word.
+// Number of results by verdict word; of a plan's lines by action.
 std::map<std::string, int> summary_of(const Report& report);
 
 }  // namespace shardproof

@@ -1,0 +1,123 @@
+#include "reports/json_report.h"
+
+namespace shardproof {
+namespace {
+
+template <class T>
+Json list_of(const std::vector<T>& items) {
+  Json list = Json::array();
+  for (const T& item : items) list.append(item);
+  return list;
+}
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+Json or_null(const std::optional<WorstElement>& worst) {
+  if (!worst) return {};
+  Json json = Json::object();
+  json.set("rank", worst->rank);
+  json.set("index", list_of(worst->index));
+  return json;
+}
+
+Json skipped_to_json(const std::vector<SkippedNote>& notes) {
+  Json list = Json::array();
+  for (const SkippedNote& note : notes) {
+    Json json = Json::object();
+    json.set("module", note.module);
+    json.set("argument", note.argument);
+    json.set("reason", note.reason);
+    list.append(std::move(json));
+  }
+  return list;
+}
+
+Json to_json(const VerificationResult& result) {
+  Json json = Json::object();
+  json.set("case", result.case_name);
+  json.set("mode", result.mode);
+  json.set("mesh", result.mesh);
+  json.set("dtype", result.dtype);
+  json.set("device", result.device);
+  json.set("tier", result.tier);
+  json.set("rotate_method", result.rotate_method);
+  json.set("convert_to_fp32", result.convert_to_fp32);
+  json.set("seed", result.seed);
+  json.set("schedule_seed", result.schedule_seed);
+  json.set("tokens_per_rank", list_of(result.tokens_per_rank));
+  json.set("verdict", verdict_word(result.verdict));
+  json.set("reason", result.reason);
+  json.set("figure", or_null(result.figure));
+  json.set("max_abs", or_null(result.max_abs));
+  json.set("worst", or_null(result.worst));
+  json.set("bytes_sent_per_rank", result.bytes_sent_per_rank);
+  json.set("collectives", result.collectives);
+  json.set("skipped_entries", skipped_to_json(result.skipped_entries));
+  json.set("seconds", result.seconds);
+  return json;
+}
+
+Json to_json(const OracleResult& result) {
+  Json json = Json::object();
+  json.set("source", result.source);
+  json.set("model", result.model);
+  json.set("case", result.case_name);
+  json.set("comparison", result.run);
+  json.set("verdict", oracle_word(result));
+  json.set("error", result.checked ? Json(result.error) : Json());
+  json.set("tolerance", result.checked ? Json(result.tolerance) : Json());
+  json.set("first_module", result.first_module.empty() ? Json() : Json(result.first_module));
+  json.set("reason", result.note);
+  json.set("without_counterpart", list_of(result.without_counterpart));
+  json.set("seconds", result.seconds);
+  return json;
+}
+
+Json to_json(const PlanRow& row) {
+  Json json = Json::object();
+  json.set("case", row.case_name);
+  json.set("mode", row.mode);
+  json.set("mesh", row.mesh);
+  json.set("module", row.module);
+  json.set("argument", row.argument);
+  json.set("action", row.action);
+  json.set("axis", or_null(row.axis));
+  json.set("total", or_null(row.total));
+  json.set("per_rank", list_of(row.per_rank));
+  json.set("reason", row.note);
+  return json;
+}
+
+// Every word that may be counted, so that a reader finds a zero instead of nothing.
+std::vector<std::string_view> summary_words(const Report& report) {
+  if (report.command == "oracle") return {"AGREES", "DISAGREES", "NOT CHECKED"};
+  if (report.command == "plan") return {"split", "gather", "skipped", "refused", "failed"};
+  return {verdict_word(Verdict::exact), verdict_word(Verdict::rounding_equivalent), verdict_word(Verdict::different),
+          verdict_word(Verdict::refused), verdict_word(Verdict::not_checked)};
+}
+
+}  // namespace
+
+Json json_report(const Report& report) {
+  Json results = Json::array();
+  for (const VerificationResult& result : report.verifications) results.append(to_json(result));
+  for (const OracleResult& result : report.oracles) results.append(to_json(result));
+  for (const PlanRow& row : report.plan) results.append(to_json(row));
+  Json summary = Json::object();
+  for (const std::string_view word : summary_words(report)) summary.set(word, 0);
+  for (const auto& [word, count] : summary_of(report)) summary.set(word, count);
+
+  Json json = Json::object();
+  json.set("command", report.command);
+  json.set("version", report.version);
+  json.set("features", list_of(report.features));
+  json.set("model", report.model);
+  json.set("results", std::move(results));
+  json.set("summary", std::move(summary));
+  return json;
+}
+
+}  // namespace shardproof
