@@ -7,11 +7,6 @@
 #include "core/error.h"
 
 namespace shardproof {
-namespace {
-// Sizes beyond this are typing errors; the bound keeps products of a few of them inside 64 bits.
-constexpr std::int64_t kLargest = 1 << 20;
-}  // namespace
-
 ConfigReader::ConfigReader(const Json& json) : json_(json) {
   if (!json.is_object()) json.reject("be an object");
 }
@@ -22,8 +17,8 @@ const Json* ConfigReader::find(std::string_view field) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-void ConfigReader::read(std::string_view field, std::int64_t& value, std::int64_t min) {
-  if (const Json* json = find(field)) value = json->as_int(min, kLargest);
+void ConfigReader::read(std::string_view field, std::int64_t& value, std::int64_t min, std::int64_t max) {
+  if (const Json* json = find(field)) value = json->as_int(min, max);
 }
 
 void ConfigReader::read(std::string_view field, bool& value) {
@@ -42,7 +37,7 @@ void ConfigReader::read(std::string_view field, std::vector<std::int64_t>& value
   const Json* json = find(field);
   if (json == nullptr) return;
   value.clear();
-  for (const Json& item : json->items()) value.push_back(item.as_int(min, kLargest));
+  for (const Json& item : json->items()) value.push_back(item.as_int(min, kLargestSize));
   if (value.empty()) json->reject("list at least one number");
 }
 

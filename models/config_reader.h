@@ -13,10 +13,14 @@ namespace shardproof {
 
 class ConfigReader {
  public:
+  // Sizes beyond this are typing errors; the bound keeps products of a few of them inside 64 bits.
+  static constexpr std::int64_t kLargestSize = 1 << 20;
+  static constexpr std::int64_t kLargestLayers = 1000;
+
   explicit ConfigReader(const Json& json);
   // Each leaves `value` as it is where the field is absent or null, and throws file_error naming file, field and value
-  // where it is not of that kind or below `min`.
-  void read(std::string_view field, std::int64_t& value, std::int64_t min);
+  // where it is not of that kind or outside [min, max].
+  void read(std::string_view field, std::int64_t& value, std::int64_t min, std::int64_t max = kLargestSize);
   void read(std::string_view field, bool& value);
   void read(std::string_view field, double& value);
   void read(std::string_view field, std::string& value);

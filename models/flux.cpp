@@ -389,8 +389,8 @@ FluxConfig flux_config_from_json(const Json& json) {
   reader.read("in_channels", config.in_channels, 1);
   config.out_channels = config.in_channels;
   reader.read("out_channels", config.out_channels, 1);
-  reader.read("num_layers", config.num_layers, 0);
-  reader.read("num_single_layers", config.num_single_layers, 0);
+  reader.read("num_layers", config.num_layers, 0, ConfigReader::kLargestLayers);
+  reader.read("num_single_layers", config.num_single_layers, 0, ConfigReader::kLargestLayers);
   reader.read("attention_head_dim", config.attention_head_dim, 1);
   reader.read("num_attention_heads", config.num_attention_heads, 1);
   reader.read("joint_attention_dim", config.joint_attention_dim, 1);

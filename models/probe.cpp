@@ -39,7 +39,7 @@ ProbeConfig probe_config_from_json(const Json& json) {
   ConfigReader reader(json);
   ProbeConfig config;
   reader.read("channels", config.channels, 1);
-  reader.read("num_layers", config.num_layers, 1);
+  reader.read("num_layers", config.num_layers, 1, ConfigReader::kLargestLayers);
   reader.read("attention_head_dim", config.attention_head_dim, 2);
   reader.read("num_attention_heads", config.num_attention_heads, 1);
   reader.finish();

@@ -26,22 +26,29 @@ std::string model_names() {
 }  // namespace
 
 Subject Subject::open(const std::string& source, std::uint64_t seed) {
-  Subject subject;
-  subject.source_ = source;
-  subject.seed_ = seed;
   std::error_code status;
   if (std::filesystem::exists(source, status)) {
+    Subject subject;
+    subject.source_ = source;
+    subject.seed_ = seed;
     subject.export_ = std::make_unique<ExportDirectory>(source);
-    subject.model_ = &subject.export_->model();
+    subject.model_ = subject.export_->model();
     subject.config_ = subject.export_->config();
     return subject;
   }
   SHARDPROOF_CHECK(is_model_name(source), usage_error,
                    "'{}' is neither an export directory (no such folder) nor a model's name; models: {}", source,
                    model_names());
-  subject.model_ = &find_model_type(source);
-  subject.config_ = subject.model_->hostile_config();
-  subject.made_cases_ = subject.model_->hostile_cases(seed, *subject.host_);
+  return of_model(find_model_type(source), seed);
+}
+
+Subject Subject::of_model(const ModelType& model, std::uint64_t seed) {
+  Subject subject;
+  subject.source_ = model.short_name;
+  subject.seed_ = seed;
+  subject.model_ = model;
+  subject.config_ = model.hostile_config();
+  subject.made_cases_ = model.hostile_cases(seed, *subject.host_);
   return subject;
 }
 
@@ -74,7 +81,7 @@ const ModelState& Subject::state_for(const ModelContext& context) {
   for (const auto& cached : states_) {
     if (cached->device == context.device && cached->dtype == context.dtype) return cached->state;
   }
-  const std::unique_ptr<Module> declared = model_->create(config_, context);
+  const std::unique_ptr<Module> declared = model_.create(config_, context);
   ModelState state =
       export_ ? load_state(*declared, export_->weights(), context) : random_state(*declared, seed_, context);
   states_.push_back(std::make_unique<CachedState>(CachedState{context.device, context.dtype, std::move(state)}));
@@ -82,13 +89,13 @@ const ModelState& Subject::state_for(const ModelContext& context) {
 }
 
 std::unique_ptr<Module> Subject::make_tree(const ModelContext& context) {
-  std::unique_ptr<Module> tree = model_->create(config_, context);
+  std::unique_ptr<Module> tree = model_.create(config_, context);
   assign_state(*tree, state_for(context));
   return tree;
 }
 
 Arguments Subject::prepare(const ModelCase& model_case, const ModelContext& context) {
-  const std::unique_ptr<Module> declared = model_->create(config_, context);
+  const std::unique_ptr<Module> declared = model_.create(config_, context);
   return prepared_arguments(*declared, model_case.arguments, context, *host_);
 }
 

@@ -20,8 +20,10 @@ class Subject {
  public:
   // `source` is an export directory, or a model's class or short name. usage_error saying both where it is neither.
   static Subject open(const std::string& source, std::uint64_t seed);
+  // A model of one's own, with its hostile configuration and cases; for test suites that link the library.
+  static Subject of_model(const ModelType& model, std::uint64_t seed);
 
-  const ModelType& model() const { return *model_; }
+  const ModelType& model() const { return model_; }
   const Json& config() const { return config_; }
   const std::string& source() const { return source_; }
   // Null unless it comes from an export directory.
@@ -43,7 +45,7 @@ class Subject {
   const ModelState& state_for(const ModelContext& context);
 
   std::string source_;
-  const ModelType* model_ = nullptr;
+  ModelType model_;
   Json config_;
   std::uint64_t seed_ = 0;
   std::unique_ptr<HostDevice> host_ = std::make_unique<HostDevice>();

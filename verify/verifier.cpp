@@ -102,9 +102,6 @@ void describe_run(const ParallelRun& run, VerificationResult& result) {
 
 // What makes a completed run wrong whatever its numbers are.
 std::string structural_difference(const ParallelRun& run, const std::vector<std::string>& outputs) {
-  if (splits_tokens(run) && run.ranks.front().attention_exchanges == 0) {
-    return "plan splits tokens but no attention collective was issued";
-  }
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const std::vector<Tensor>& tensors = run.ranks[rank].outputs.tensors;
     if (tensors.size() != outputs.size()) {
@@ -158,15 +155,23 @@ Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int repl
   dense->name = case_name;
   dense->replica = replica;
   dense->raw = subject_.load_case(case_name);
-  const std::unique_ptr<Module> tree = subject_.make_tree(context_);
-  dense->raw.arguments = inputs_of_replica(*tree, dense->raw.arguments, replica, options_.seed, subject_.host());
-  dense->arguments = prepared_arguments(*tree, dense->raw.arguments, context_, subject_.host());
-  dense->outputs = tree->call(dense->arguments).tensors;
-  SHARDPROOF_CHECK(dense->outputs.size() == dense->raw.outputs.size(), usage_error,
-                   "case '{}' names {} outputs, but {} returns {}", case_name, dense->raw.outputs.size(),
-                   tree->class_name(), dense->outputs.size());
+  try {
+    run_dense(*dense);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}, case '{}', dense run: {}", subject_.source(), case_name, error.what()));
+  }
   cases_.push_back(std::move(dense));
   return *cases_.back();
+}
+
+void Verifier::run_dense(DenseCase& dense) {
+  const std::unique_ptr<Module> tree = subject_.make_tree(context_);
+  dense.raw.arguments = inputs_of_replica(*tree, dense.raw.arguments, dense.replica, options_.seed, subject_.host());
+  dense.arguments = prepared_arguments(*tree, dense.raw.arguments, context_, subject_.host());
+  dense.outputs = tree->call(dense.arguments).tensors;
+  SHARDPROOF_CHECK(dense.outputs.size() == dense.raw.outputs.size(), usage_error,
+                   "it names {} outputs, but {} returns {}", dense.raw.outputs.size(), tree->class_name(),
+                   dense.outputs.size());
 }
 
 const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
@@ -215,7 +220,9 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
   }
   if (!findings.difference().empty()) {
     result.verdict = Verdict::different;
-    result.reason = findings.difference();
+    const bool is_unconnected = splits_tokens(run) && run.ranks.front().attention_exchanges == 0;
+    result.reason =
+        (is_unconnected ? "plan splits tokens but no attention collective was issued; " : "") + findings.difference();
   } else if (is_sixteen_bit(options_.dtype)) {
     result.verdict = Verdict::not_checked;
     result.reason = "16-bit end to end";

@@ -53,6 +53,7 @@ class Verifier {
 
  private:
   struct DenseCase;
+  void run_dense(DenseCase& dense);
   DenseCase& dense_case(const std::string& case_name, int replica);
   const std::vector<Tensor>& reference_outputs(DenseCase& dense);
   void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);

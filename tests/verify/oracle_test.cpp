@@ -1,0 +1,109 @@
+// The dense models against outputs that diffusers recorded.
+#include "verify/oracle.h"
+
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/ops.h"
+#include "core/safetensors.h"
+#include "tests/support/thrown_error.h"
+
+namespace shardproof {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const fs::path kGoldens = fs::path(SHARDPROOF_SOURCE_DIR) / "tests/data/goldens";
+
+class OracleOfExport : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OracleOfExport, AgreesInEveryPrecision) {
+  Subject subject = Subject::open((kGoldens / GetParam()).string(), 0);
+  for (const std::string& name : subject.case_names()) {
+    const std::vector<OracleResult> results = run_oracle(subject, name);
+    ASSERT_EQ(results.size(), 4U);
+    for (const OracleResult& result : results) {
+      const bool is_trace = result.run.find("trace") != std::string::npos;
+      EXPECT_TRUE(result.checked || is_trace) << name << " " << result.run;
+      if (!result.checked) continue;
+      EXPECT_TRUE(result.agrees) << name << " " << result.run << " error " << result.error << " tolerance "
+                                 << result.tolerance << " " << result.first_module;
+      EXPECT_THAT(result.without_counterpart, IsEmpty());
+      EXPECT_GT(result.tolerance, 0.0);
+    }
+    // The gate of verification 4.3 for goldens: 1e-13 of the largest output.
+    EXPECT_LT(results[0].error, 0.1 * results[0].tolerance) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Flux, OracleOfExport, ::testing::Values("flux/tiny", "flux/guidance", "flux/uneven"));
+
+TEST(Oracle, ComparesTheWholeTraceWhereThereIsOne) {
+  Subject subject = Subject::open((kGoldens / "flux/tiny").string(), 0);
+  const OracleResult trace = run_oracle(subject, "base").back();
+  EXPECT_TRUE(trace.checked);
+  EXPECT_TRUE(trace.agrees);
+  EXPECT_THAT(trace.note, HasSubstr("136 of 136 entries compared"));
+}
+
+TEST(Oracle, NeedsAnExportDirectory) {
+  Subject subject = Subject::open("flux", 0);
+  const auto error = test::thrown_by([&] { run_oracle(subject, "even"); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->message, HasSubstr("'flux': recorded outputs are needed"));
+}
+
+// A copy of an export whose weights are changed in one place.
+class SpoiltWeights : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    fs::copy(kGoldens / "flux/tiny", folder_);
+    HostDevice host;
+    const SafetensorsFile weights(kGoldens / "flux/tiny/weights.safetensors");
+    std::vector<NamedTensor> changed;
+    for (const SafetensorsEntry& entry : weights.entries()) {
+      Tensor tensor = weights.tensor(entry.name, host);
+      if (entry.name == "transformer_blocks.1.attn.to_k.bias") {
+        std::vector<double> values = ops::to_doubles(tensor);
+        values[5] += 0.5;
+        tensor = ops::from_doubles(host, values, tensor.shape(), kFloat32);
+      }
+      changed.push_back({entry.name, tensor});
+    }
+    write_safetensors(folder_ / "weights.safetensors", changed);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path folder_ = fs::path(::testing::TempDir()) / "spoilt_weights";
+};
+
+TEST_F(SpoiltWeights, AreFoundAndTheFirstModuleIsNamed) {
+  Subject subject = Subject::open(folder_.string(), 0);
+  const std::vector<OracleResult> results = run_oracle(subject, "base");
+  for (const OracleResult& result : results) {
+    EXPECT_TRUE(result.checked);
+    EXPECT_FALSE(result.agrees) << result.run;
+    EXPECT_GT(result.error, result.tolerance);
+  }
+  EXPECT_EQ(results.back().first_module, "0054:transformer_blocks.1.attn.to_k#0");
+}
+
+TEST(Oracle, SaysWhatAnExportDoesNotHold) {
+  const fs::path folder = fs::path(::testing::TempDir()) / "no_outputs";
+  fs::remove_all(folder);
+  fs::copy(kGoldens / "flux/uneven", folder);
+  fs::remove(folder / "base.outputs.safetensors");
+  Subject subject = Subject::open(folder.string(), 0);
+  for (const OracleResult& result : run_oracle(subject, "base")) {
+    EXPECT_FALSE(result.checked);
+    EXPECT_THAT(result.note, HasSubstr("the export has no"));
+  }
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,394 @@
+// Whole models on simulated ranks against their dense runs: what is legal is verified, everything else is refused, and
+// what is wrong is called DIFFERENT, with the reason.
+#include "verify/verifier.h"
+
+#include <filesystem>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/ops.h"
+#include "parallel/attention.h"
+#include "tests/support/legal_configurations.h"
+#include "tests/support/thrown_error.h"
+
+namespace shardproof {
+namespace {
+
+using test::AttentionConfiguration;
+using test::MaskKind;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string golden(const std::string& config) {
+  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/flux/" + config;
+}
+
+ContextParallelPlan default_plan(Subject& subject) { return *subject.model().plans(subject.config()).default_cp; }
+
+// The case as the independent rules see it.
+AttentionConfiguration described(Subject& subject, const std::string& case_name, const ContextParallelConfig& config) {
+  const ModelCase model_case = subject.load_case(case_name);
+  AttentionConfiguration description;
+  description.ring = config.ring_degree.value_or(1);
+  description.ulysses = config.ulysses_degree.value_or(1);
+  description.ulysses_anything = config.ulysses_anything;
+  description.ring_anything = config.ring_anything;
+  description.heads = subject.model().attention_heads(subject.config());
+  description.text = model_case.arguments.tensor("encoder_hidden_states").size(1);
+  description.image = model_case.arguments.tensor("hidden_states").size(1);
+  description.mask = model_case.arguments.find("encoder_hidden_states_mask") ? MaskKind::key : MaskKind::none;
+  return description;
+}
+
+// The rules speak of streams 0 (text) and 1 (image); models name the arguments that carry them.
+std::string words_in_models(const test::LegalityRule& rule) {
+  const std::string words(rule.words);
+  if (words.starts_with("stream 0")) return "argument 'encoder_hidden_states'";
+  if (words.starts_with("stream 1")) return "argument 'hidden_states'";
+  return words;
+}
+
+struct SweepCounts {
+  int verified = 0;
+  int refused = 0;
+  friend bool operator==(const SweepCounts&, const SweepCounts&) = default;
+  friend void PrintTo(const SweepCounts& counts, std::ostream* out) {
+    *out << counts.verified << " verified, " << counts.refused << " refused";
+  }
+};
+
+// Runs the default set of configurations on every case: legal ones must be verified, the others refused in the words of
+// a rule that they break.
+SweepCounts sweep(const std::string& source, const VerifierOptions& options) {
+  Subject subject = Subject::open(source, 3);
+  Verifier verifier(subject, options);
+  SweepCounts counts;
+  for (const std::string& name : subject.case_names()) {
+    for (const ContextParallelConfig& config : default_configurations()) {
+      const VerificationResult result = verifier.verify(name, config, default_plan(subject));
+      const auto broken = test::broken_rules(described(subject, name, config));
+      const std::string where = source + " " + name + " " + result.mode + " " + result.mesh + ": " + result.reason;
+      if (broken.empty()) {
+        EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << where;
+        ++counts.verified;
+        continue;
+      }
+      EXPECT_EQ(result.verdict, Verdict::refused) << where;
+      const bool is_named = std::any_of(broken.begin(), broken.end(), [&](const test::LegalityRule* rule) {
+        return result.reason.find(words_in_models(*rule)) != std::string::npos;
+      });
+      EXPECT_TRUE(is_named) << where;
+      ++counts.refused;
+    }
+  }
+  return counts;
+}
+
+TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat64) {
+  EXPECT_EQ(sweep(golden("tiny"), {}), (SweepCounts{64, 16}));
+  EXPECT_EQ(sweep(golden("uneven"), {}), (SweepCounts{16, 24}));
+  EXPECT_EQ(sweep(golden("guidance"), {}), (SweepCounts{48, 12}));
+  EXPECT_EQ(sweep("flux", {}), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep("probe", {}), (SweepCounts{62, 18}));
+}
+
+TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat32) {
+  const VerifierOptions float32{.dtype = kFloat32, .device = DeviceChoice::cpu};
+  EXPECT_EQ(sweep(golden("tiny"), float32), (SweepCounts{64, 16}));
+  EXPECT_EQ(sweep("flux", float32), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep("probe", float32), (SweepCounts{62, 18}));
+}
+
+TEST(DefaultSweep, GivesTheSameFiguresOnBothDevicesForms) {
+  Subject subject = Subject::open(golden("uneven"), 0);
+  for (const GatherChoice gather : {GatherChoice::ragged, GatherChoice::padded}) {
+    Verifier verifier(subject, {.gather = gather});
+    const VerificationResult result =
+        verifier.verify("base", {.ring_degree = 3, .ring_anything = true}, default_plan(subject));
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+    EXPECT_THAT(result.tokens_per_rank, ElementsAre(13, 12, 11));
+  }
+}
+
+TEST(Verifier, PaddedGathersMoveMoreBytesThanRaggedOnes) {
+  Subject subject = Subject::open(golden("uneven"), 0);
+  const ContextParallelConfig config{.ring_degree = 3, .ring_anything = true};
+  Verifier ragged(subject, {.gather = GatherChoice::ragged}), padded(subject, {.gather = GatherChoice::padded});
+  const auto of_ragged = ragged.run("base", config, default_plan(subject), GatherForm::ragged);
+  const auto of_padded = padded.run("base", config, default_plan(subject), GatherForm::padded);
+  std::int64_t bytes_ragged = 0, bytes_padded = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    bytes_ragged += of_ragged.ranks[static_cast<std::size_t>(rank)].statistics.bytes_sent;
+    bytes_padded += of_padded.ranks[static_cast<std::size_t>(rank)].statistics.bytes_sent;
+  }
+  EXPECT_GT(bytes_padded, bytes_ragged);
+}
+
+TEST(Verifier, NeitherScheduleSeedNorWorkersChangeAnyFigure) {
+  Subject subject = Subject::open("probe", 0);
+  const ContextParallelConfig config{.ring_degree = 2, .ulysses_degree = 2};
+  std::optional<VerificationResult> first;
+  for (const auto& [seed, workers] :
+       std::vector<std::pair<std::uint64_t, int>>{{0, 1}, {1, 1}, {2, 2}, {3, 3}, {99, 2}}) {
+    Verifier verifier(subject, {.schedule_seed = seed, .workers = workers});
+    const VerificationResult result = verifier.verify("even_masked", config, default_plan(subject));
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+    if (!first) first = result;
+    EXPECT_EQ(result.figure, first->figure);
+    EXPECT_EQ(result.max_abs, first->max_abs);
+    EXPECT_EQ(result.bytes_sent_per_rank, first->bytes_sent_per_rank);
+  }
+}
+
+TEST(Verifier, ChecksEveryReplicaOfALargerMeshOnItsOwnInputs) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {});
+  const ContextParallelConfig config{.mesh = Mesh::parse("ring=2,ulysses=1,fsdp=4")};
+  const VerificationResult result = verifier.verify("base", config, default_plan(subject));
+  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+  EXPECT_EQ(result.tokens_per_rank.size(), 8U);
+  const ParallelRun run = verifier.run("base", config, default_plan(subject), GatherForm::ragged);
+  ASSERT_EQ(run.end, RunEnd::completed);
+  // Ranks 0 and 4 form replica 0; ranks 0 and 1 belong to different replicas, whose results must differ.
+  EXPECT_EQ(ops::to_doubles(run.ranks[0].outputs.tensors[0]), ops::to_doubles(run.ranks[4].outputs.tensors[0]));
+  EXPECT_NE(ops::to_doubles(run.ranks[0].outputs.tensors[0]), ops::to_doubles(run.ranks[1].outputs.tensors[0]));
+}
+
+TEST(Verifier, AcceptsMeshDimensionsInAnyOrder) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {});
+  for (const char* mesh : {"ulysses=2,ring=2", "fsdp=2,ulysses=2,ring=2", "ring=2,dp=2,ulysses=2"}) {
+    const VerificationResult result = verifier.verify("batch2", {.mesh = Mesh::parse(mesh)}, default_plan(subject));
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << mesh << result.reason;
+    EXPECT_EQ(result.mode, "unified");
+  }
+}
+
+TEST(Verifier, RefusesAConfigurationThatContradictsItself) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {});
+  const VerificationResult result =
+      verifier.verify("base", {.ulysses_degree = 2, .mesh = Mesh::parse("ring=2,ulysses=1")}, default_plan(subject));
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason, HasSubstr("ulysses_degree is 2, but the mesh 'ring=2,ulysses=1' has ulysses=1"));
+}
+
+TEST(Verifier, CallsSixteenBitRunsNotCheckedAndPrintsTheRatio) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  for (const DType dtype : {kBFloat16, kFloat16}) {
+    Verifier verifier(subject, {.dtype = dtype, .device = DeviceChoice::cpu});
+    const VerificationResult result = verifier.verify("base", {.ring_degree = 4}, default_plan(subject));
+    EXPECT_EQ(result.verdict, Verdict::not_checked) << result.reason;
+    EXPECT_THAT(result.reason, HasSubstr("16-bit"));
+    ASSERT_TRUE(result.figure);
+    EXPECT_LT(*result.figure, 4.0);
+    EXPECT_GT(*result.figure, 0.0);
+  }
+}
+
+// Case C01, C02: key masks stand where their keys stand after the exchange; each batch entry keeps its own.
+TEST(Verifier, KeepsMasksWithTheirKeysWhenWholeShardsAreMasked) {
+  Subject subject = Subject::open("probe", 5);
+  Verifier verifier(subject, {});
+  for (const ContextParallelConfig& config : default_configurations()) {
+    if (config.ulysses_degree.value_or(1) == 4) continue;  // 6 heads
+    const VerificationResult result = verifier.verify("whole_shard_masked", config, default_plan(subject));
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent)
+        << result.mode << " " << result.mesh << " " << result.reason;
+  }
+}
+
+// Case C03: the 2-D timestep is divided, a 1-D one is reported as skipped.
+TEST(Verifier, ReportsEntriesThatWereSkipped) {
+  Subject subject = Subject::open("probe", 0);
+  Verifier verifier(subject, {});
+  const VerificationResult per_item = verifier.verify("whole_shard_masked", {.ring_degree = 2}, default_plan(subject));
+  ASSERT_EQ(per_item.skipped_entries.size(), 1U);
+  EXPECT_EQ(per_item.skipped_entries[0], (SkippedNote{"", "timestep", "1 dimension, plan expects 2"}));
+  const VerificationResult per_token = verifier.verify("even", {.ring_degree = 2}, default_plan(subject));
+  EXPECT_TRUE(per_token.skipped_entries.empty());
+}
+
+class ChangedPlan : public ::testing::Test {
+ protected:
+  // The plan of FLUX without one argument.
+  ContextParallelPlan without(const std::string& argument) {
+    ContextParallelPlan plan = default_plan(subject_);
+    std::erase_if(std::get<SplitEntries>(plan.entries[0].second),
+                  [&](const auto& entry) { return split_key_text(entry.first) == argument; });
+    return plan;
+  }
+  VerificationResult verify(const ContextParallelPlan& plan, const ContextParallelConfig& config) {
+    return verifier_.verify("base", config, plan);
+  }
+
+  Subject subject_ = Subject::open(golden("tiny"), 0);
+  Verifier verifier_{subject_, {}};
+};
+
+// Cases C05, C06, C07: replicated text joined to local image tokens counts its keys once a rank.
+TEST_F(ChangedPlan, ThatReplicatesTheTextIsDifferentInEveryMode) {
+  ContextParallelPlan plan = without("encoder_hidden_states");
+  std::erase_if(std::get<SplitEntries>(plan.entries[0].second),
+                [&](const auto& entry) { return split_key_text(entry.first) == "txt_ids"; });
+  for (const ContextParallelConfig& config :
+       {ContextParallelConfig{.ulysses_degree = 2}, ContextParallelConfig{.ring_degree = 2},
+        ContextParallelConfig{.ring_degree = 2, .ulysses_degree = 2}}) {
+    const VerificationResult result = verify(plan, config);
+    EXPECT_EQ(result.verdict, Verdict::different) << result.mode;
+    EXPECT_THAT(result.reason, HasSubstr("output 'sample' on rank 0"));
+    EXPECT_GT(*result.figure, 1e-4);
+  }
+}
+
+// A plan may divide tokens where no attention is concerned: that is right as long as it gathers them again.
+TEST_F(ChangedPlan, ThatDividesTheLastProjectionOnlyIsVerified) {
+  const ContextParallelPlan plan{
+      {{"proj_out", SplitEntries{{"hidden_states", ContextParallelInput{.split_dim = 1, .expected_dims = 3}}}},
+       {"proj_out", GatherEntry(ContextParallelOutput{.gather_dim = 1, .expected_dims = 3})}}};
+  const VerificationResult result = verify(plan, {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+}
+
+// Attention that does not follow the context-parallel state.
+class DeafModel final : public Module {
+ public:
+  DeafModel() : Module("DeafModel") {}
+  std::span<const ArgumentSpec> forward_arguments() const override {
+    static const ArgumentSpec kArguments[] = {{"hidden_states"}};
+    return kArguments;
+  }
+  Outputs forward(Arguments& arguments) override {
+    const Tensor& x = arguments.tensor("hidden_states");
+    const Tensor heads = x.unflatten(-1, 1, x.size(-1));
+    return attention(heads, heads, heads, {}, {}, nullptr).out.squeeze(2);
+  }
+};
+
+ModelType deaf_model() {
+  ModelType type;
+  type.class_name = type.short_name = "DeafModel";
+  type.create = [](const Json&, const ModelContext&) -> std::unique_ptr<Module> {
+    return std::make_unique<DeafModel>();
+  };
+  type.hostile_config = [] { return Json::object(); };
+  type.hostile_cases = [](std::uint64_t seed, Device& host) {
+    ModelCase made{"one", {}, {"sample"}};
+    made.arguments.set("hidden_states", random_input(host, seed, "hidden_states", {1, 8, 4}));
+    return std::vector<ModelCase>{made};
+  };
+  return type;
+}
+
+// Case C08: tokens are divided, but attention exchanges nothing: two independent halves.
+TEST(Verifier, SaysThatTokensAreDividedButNothingIsExchanged) {
+  Subject subject = Subject::of_model(deaf_model(), 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan plan{{{"", SplitEntries{{"hidden_states", ContextParallelInput{.split_dim = 1}}}},
+                                  {"", GatherEntry(ContextParallelOutput{.gather_dim = 1})}}};
+  const VerificationResult result = verifier.verify("one", {.ulysses_degree = 2}, plan);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("plan splits tokens but no attention collective was issued"));
+}
+
+// Case C09: the refusal names module, argument, axis, length, degree, the next legal lengths and the mode that accepts
+// it.
+TEST(Refusals, NameEverythingNeededToMendTheConfiguration) {
+  Subject subject = Subject::open(golden("uneven"), 0);
+  Verifier verifier(subject, {});
+  const VerificationResult result = verifier.verify("base", {.ring_degree = 4}, default_plan(subject));
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason,
+              AllOf(HasSubstr("argument 'hidden_states' of module '' (FluxTransformer2DModel)"), HasSubstr("axis 1"),
+                    HasSubstr("23"), HasSubstr("4 ranks"), HasSubstr("20 and 24"), HasSubstr("ring_anything")));
+}
+
+TEST_F(ChangedPlan, ThatDoesNotGatherReturnsAShapeThatIsReported) {
+  ContextParallelPlan plan = default_plan(subject_);
+  plan.entries.pop_back();
+  const VerificationResult result = verify(plan, {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("differs between ranks 0 and 1"));
+}
+
+TEST_F(ChangedPlan, ThatNamesAnUnknownModuleIsRefusedWithItsReason) {
+  ContextParallelPlan plan = default_plan(subject_);
+  plan.entries[1].first = "proj_in";
+  const VerificationResult result = verify(plan, {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason, HasSubstr("'proj_in' was not found in '' (FluxTransformer2DModel)"));
+}
+
+TEST_F(ChangedPlan, ThatLeavesPositionsWholeEndsInAReport) {
+  const VerificationResult result = verify(without("img_ids"), {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("rotary embedding"));
+}
+
+TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan shipped = *subject.model().plans(subject.config()).shipped_cp;
+  EXPECT_EQ(verifier.verify("base", {.ring_degree = 2}, shipped).verdict, Verdict::rounding_equivalent);
+  const VerificationResult result = verifier.verify("controlnet", {.ring_degree = 2}, shipped);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("do not broadcast"));
+}
+
+// A configuration whose two runs in one process follow each other must not remember the first (case C28).
+TEST(Verifier, DecidesFromEachModelAnew) {
+  Subject first = Subject::open(golden("tiny"), 0), second = Subject::open(golden("uneven"), 0);
+  Verifier of_first(first, {}), of_second(second, {});
+  const ContextParallelConfig config{.ulysses_degree = 3, .ulysses_anything = true};
+  EXPECT_EQ(of_first.verify("base", config, default_plan(first)).verdict, Verdict::refused);
+  const VerificationResult alone = of_second.verify("base", config, default_plan(second));
+  EXPECT_EQ(alone.verdict, Verdict::rounding_equivalent) << alone.reason;
+  EXPECT_EQ(of_first.verify("base", {.ulysses_degree = 4}, default_plan(first)).verdict, Verdict::rounding_equivalent);
+  EXPECT_EQ(of_second.verify("base", config, default_plan(second)).figure, alone.figure);
+}
+
+TEST(ThreeDimensionalIds, AreRefusedWithTheEntriesThatWereSkipped) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  const ModelContext context{&subject.reference_device(), kFloat64, TablePrecision::float64};
+  Arguments arguments = subject.prepare(subject.load_case("base"), context);
+  for (const Name name : {Name("img_ids"), Name("txt_ids")}) arguments.set(name, arguments.tensor(name).unsqueeze(0));
+  const ParallelRun run = run_parallel([&] { return subject.make_tree(context); }, {arguments}, default_plan(subject),
+                                       {.config = {.ring_degree = 2}});
+  EXPECT_EQ(run.end, RunEnd::refused);
+  EXPECT_THAT(run.reason, AllOf(HasSubstr("rotary embedding"),
+                                HasSubstr("argument 'img_ids' of module '' was skipped: 3 dimensions, plan expects 2"),
+                                HasSubstr("argument 'txt_ids'")));
+}
+
+TEST(Subject, SaysBothWhereASourceIsNeitherAFolderNorAModel) {
+  const auto error = test::thrown_by([] { Subject::open("no/such/place", 0); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind, ErrorKind::usage_error);
+  EXPECT_THAT(error->message,
+              HasSubstr("'no/such/place' is neither an export directory (no such folder) nor a model's name"));
+}
+
+TEST(Subject, NamesTheCaseWhoseInputsDoNotFitTheModel) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "misfit";
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(golden("tiny"), folder);
+  std::filesystem::copy_file(golden("uneven") + "/base.inputs.safetensors", folder / "base.inputs.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(golden("tiny") + "/base.inputs.safetensors", folder / "batch2.inputs.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::resize_file(folder / "base.inputs.safetensors",
+                               std::filesystem::file_size(folder / "base.inputs.safetensors") - 1);
+  Subject subject = Subject::open(folder.string(), 0);
+  Verifier verifier(subject, {});
+  const auto error = test::thrown_by([&] { verifier.verify("base", {.ring_degree = 2}, default_plan(subject)); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->message, HasSubstr("base.inputs.safetensors"));
+  EXPECT_EQ(verifier.verify("batch2", {.ring_degree = 2}, default_plan(subject)).verdict, Verdict::rounding_equivalent);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace shardproof
