@@ -1,0 +1,241 @@
+#include "app/commands.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "app/build_info.h"
+#include "app/configurations.h"
+#include "app/plan_rows.h"
+#include "core/file.h"
+#include "verify/oracle.h"
+
+namespace shardproof {
+namespace {
+
+constexpr const char* kNoTensorParallelism = "tensor parallelism is not offered yet";
+
+Report empty_report(const Options& options) {
+  Report report;
+  report.command = command_name(options.command);
+  report.version = build_version();
+  report.features = build_features();
+  report.sources = options.sources;
+  return report;
+}
+
+VerifierOptions verifier_options(const Options& options) {
+  return {.dtype = options.dtype,
+          .device = options.device,
+          .gather = options.gather,
+          .seed = options.seed,
+          .schedule_seed = options.schedule_seed,
+          .workers = options.workers};
+}
+
+std::string step_text(const std::string& case_name, const RequestedConfiguration& configuration) {
+  return fmt::format("{}: {} {}", case_name, requested_mode(configuration), requested_mesh(configuration));
+}
+
+// What verify and plan have in common: a subject with its plan, cases and configurations.
+struct Request {
+  Request(const Options& options, Report& report) : subject(Subject::open(options.sources.front(), options.seed)) {
+    RequestedPlan requested = requested_plan(options, subject);
+    plan = std::move(requested.plan);
+    cases = requested_cases(options, subject);
+    configurations = requested_configurations(options);
+    report.model = subject.model().class_name;
+    report.plan_name = options.plan;
+    report.notes = std::move(requested.notes);
+    if (subject.export_directory() == nullptr) {
+      report.notes.push_back(fmt::format("weights and inputs are drawn, from seed {}", options.seed));
+    }
+  }
+  Subject subject;
+  ContextParallelPlan plan;
+  std::vector<std::string> cases;
+  RequestedConfigurations configurations;
+};
+
+VerificationResult refused_tensor_parallelism(const Options& options, const std::string& case_name,
+                                              const RequestedConfiguration& configuration) {
+  VerificationResult result;
+  result.case_name = case_name;
+  result.mode = requested_mode(configuration);
+  result.mesh = requested_mesh(configuration);
+  result.dtype = options.dtype.name();
+  result.tier = "rounding";
+  result.rotate_method = configuration.context.rotate_method;
+  result.convert_to_fp32 = configuration.context.convert_to_fp32;
+  result.seed = options.seed;
+  result.schedule_seed = options.schedule_seed;
+  result.verdict = Verdict::refused;
+  result.reason = fmt::format("tp_degree is {}: {}", configuration.tp_degree, kNoTensorParallelism);
+  return result;
+}
+
+std::vector<std::string> what_verify_leaves_open(const Options& options) {
+  std::vector<std::string> open{
+      "EXACT: exact arithmetic (--tier exact) is not part of this build",
+      fmt::format("element types other than {}: one run each (--dtype)", options.dtype.name()),
+      fmt::format("{}", kNoTensorParallelism),
+  };
+  if (options.gather != GatherChoice::both) {
+    open.push_back(fmt::format("{} gathers of the modes for uneven lengths (--gather)",
+                               options.gather == GatherChoice::ragged ? "padded" : "ragged"));
+  }
+  return open;
+}
+
+// Distinct reasons of the refused results, as messages for standard error.
+std::vector<std::string> refusal_messages(const Report& report) {
+  std::vector<std::string> messages;
+  for (const VerificationResult& result : report.verifications) {
+    if (result.verdict != Verdict::refused) continue;
+    messages.push_back(fmt::format("the configuration asked for ({} {}) is refused in case '{}': {}", result.mode,
+                                   result.mesh, printable(result.case_name), result.reason));
+  }
+  return messages;
+}
+
+void judge_verify(const Request& request, const Options& options, CommandOutcome& outcome) {
+  const std::vector<VerificationResult>& results = outcome.report.verifications;
+  const auto any = [&](const auto& predicate) { return std::any_of(results.begin(), results.end(), predicate); };
+  if (any([](const VerificationResult& result) { return result.verdict == Verdict::different; })) {
+    outcome.status = kDifferenceFound;
+    return;
+  }
+  if (request.configurations.is_named) outcome.messages = refusal_messages(outcome.report);
+  if (!any([](const VerificationResult& result) { return is_verified(result.verdict); })) {
+    const bool is_judged = options.dtype.size() != 2;
+    outcome.messages.push_back(
+        is_judged ? "nothing was verified: every configuration is refused"
+                  : fmt::format("nothing was verified: {} is run and its ratio printed, but not judged; expected "
+                                "--dtype float64 or float32 for a verdict",
+                                options.dtype.name()));
+  }
+  if (!outcome.messages.empty()) outcome.status = kRequestIsWrong;
+}
+
+CommandOutcome run_verify(const Options& options, Progress& progress) {
+  CommandOutcome outcome{.report = empty_report(options), .messages = {}};
+  Request request(options, outcome.report);
+  Verifier verifier(request.subject, verifier_options(options));
+  const bool is_float64 = options.dtype == kFloat64;
+  const int total = static_cast<int>(request.cases.size() * request.configurations.list.size());
+  for (const std::string& case_name : request.cases) {
+    for (const RequestedConfiguration& configuration : request.configurations.list) {
+      progress.step(static_cast<int>(outcome.report.verifications.size()), total, step_text(case_name, configuration));
+      VerificationResult result = configuration.tp_degree > 1
+                                      ? refused_tensor_parallelism(options, case_name, configuration)
+                                      : verifier.verify(case_name, configuration.context, request.plan);
+      result.device = options.device == DeviceChoice::reference ? "reference" : "cpu";
+      outcome.report.verifications.push_back(std::move(result));
+    }
+  }
+  outcome.report.allowed = is_float64 ? kFloat64Tolerance : kRatioLimit;
+  outcome.report.not_checked = what_verify_leaves_open(options);
+  judge_verify(request, options, outcome);
+  return outcome;
+}
+
+// Without a named configuration `plan` shows one that admits every length.
+RequestedConfiguration plan_configuration(const Request& request, const Options& options, Report& report) {
+  if (request.configurations.is_named) return request.configurations.list.front();
+  report.notes.push_back("no configuration was named: this is ring_degree 2 with ring_anything");
+  return {{.ring_degree = 2,
+           .convert_to_fp32 = options.convert_to_fp32,
+           .rotate_method = options.rotate_method.value_or("allgather"),
+           .ring_anything = true}};
+}
+
+CommandOutcome run_plan(const Options& options, Progress& progress) {
+  CommandOutcome outcome{.report = empty_report(options), .messages = {}};
+  Report& report = outcome.report;
+  Request request(options, report);
+  const RequestedConfiguration configuration = plan_configuration(request, options, report);
+  Verifier verifier(request.subject, verifier_options(options));
+  const GatherForm form = options.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
+  int done = 0;
+  for (const std::string& case_name : request.cases) {
+    progress.step(done++, static_cast<int>(request.cases.size()), step_text(case_name, configuration));
+    ParallelRun run;
+    if (configuration.tp_degree > 1) {
+      run.end = RunEnd::refused;
+      run.reason = fmt::format("tp_degree is {}: {}", configuration.tp_degree, kNoTensorParallelism);
+    } else {
+      run = verifier.run(case_name, configuration.context, request.plan, form);
+    }
+    for (PlanRow& row : plan_rows(run, case_name, requested_mode(configuration), requested_mesh(configuration)))
+      report.plan.push_back(std::move(row));
+    if (run.end == RunEnd::failed) outcome.status = kDifferenceFound;
+    if (run.end == RunEnd::refused) {
+      outcome.messages.push_back(fmt::format("refused in case '{}': {}", printable(case_name), run.reason));
+    }
+  }
+  report.notes.push_back("plan runs the model once and compares nothing; verify does");
+  if (!outcome.messages.empty() && outcome.status == kVerified) outcome.status = kRequestIsWrong;
+  return outcome;
+}
+
+void judge_oracle(CommandOutcome& outcome) {
+  const std::vector<OracleResult>& results = outcome.report.oracles;
+  const auto any = [&](const auto& predicate) { return std::any_of(results.begin(), results.end(), predicate); };
+  if (any([](const OracleResult& result) { return result.checked && !result.agrees; })) {
+    outcome.status = kDifferenceFound;
+  } else if (!any([](const OracleResult& result) { return result.checked; })) {
+    outcome.status = kRequestIsWrong;
+    outcome.messages.emplace_back("nothing was compared: the exports hold no outputs");
+  }
+}
+
+CommandOutcome run_oracle_command(const Options& options, Progress& progress) {
+  CommandOutcome outcome{.report = empty_report(options), .messages = {}};
+  Report& report = outcome.report;
+  // All are opened before the first is run, so that a wrong one is reported at once.
+  std::vector<Subject> subjects;
+  int total = 0;
+  for (const std::string& source : options.sources) {
+    subjects.push_back(Subject::open(source, options.seed));
+    const Subject& subject = subjects.back();
+    SHARDPROOF_CHECK(subject.export_directory() != nullptr, usage_error,
+                     "'{}' is a model's name; oracle needs recorded outputs, expected an export directory",
+                     printable(source));
+    total += static_cast<int>(subject.case_names().size());
+    const std::string& model = subject.model().class_name;
+    if (report.model.find(model) == std::string::npos) report.model += (report.model.empty() ? "" : ", ") + model;
+  }
+  int done = 0;
+  for (Subject& subject : subjects) {
+    for (const std::string& case_name : subject.case_names()) {
+      progress.step(done++, total, fmt::format("{}: {}", subject.source(), case_name));
+      for (OracleResult& result : run_oracle(subject, case_name)) {
+        result.source = subject.source();
+        result.model = subject.model().class_name;
+        report.oracles.push_back(std::move(result));
+      }
+    }
+  }
+  judge_oracle(outcome);
+  return outcome;
+}
+
+}  // namespace
+
+CommandOutcome run_command(const Options& options, Progress& progress) {
+  switch (options.command) {
+    case Command::oracle: return run_oracle_command(options, progress);
+    case Command::verify: return run_verify(options, progress);
+    case Command::plan: return run_plan(options, progress);
+  }
+  fail(ErrorKind::internal_error, "unknown subcommand");
+}
+
+int status_of(ErrorKind kind) {
+  const bool is_ours =
+      kind == ErrorKind::internal_error || kind == ErrorKind::deadlock_error || kind == ErrorKind::collective_error;
+  return is_ours ? kInternalError : kRequestIsWrong;
+}
+
+}  // namespace shardproof

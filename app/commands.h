@@ -1,0 +1,33 @@
+// What each subcommand does: options in, report and exit status out. Printing is left to the caller.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/options.h"
+#include "app/progress.h"
+#include "core/error.h"
+#include "reports/result.h"
+
+namespace shardproof {
+
+enum ExitStatus : int {
+  kVerified = 0,
+  kDifferenceFound = 1,
+  kRequestIsWrong = 2,
+  kInternalError = 3,
+};
+
+struct CommandOutcome {
+  Report report;
+  int status = kVerified;
+  std::vector<std::string> messages;  // why the status is 2; for standard error
+};
+
+// Throws Error for what is wrong with the request.
+CommandOutcome run_command(const Options& options, Progress& progress);
+
+// The status of a program that ends with this error: a defect of ours or the user's request.
+int status_of(ErrorKind kind);
+
+}  // namespace shardproof

@@ -1,0 +1,77 @@
+// The program `shardproof`: parses the command line, runs the subcommand, prints the report, and turns every error into
+// a message on standard error and an exit status.
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/processor_check.h"
+#include "app/progress.h"
+#include "core/error.h"
+#include "reports/json_report.h"
+#include "reports/terminal.h"
+
+namespace shardproof {
+namespace {
+
+void say(std::string_view message) { write_standard_error(fmt::format("shardproof: {}\n", message)); }
+
+// Standard output and the JSON file are independent: one that cannot be written does not cost the other.
+int deliver(const CommandOutcome& outcome, JsonTarget* json) {
+  int status = outcome.status;
+  const auto attempt = [&](const auto& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      say(error.what());
+      status = kRequestIsWrong;
+    }
+  };
+  const auto colour = standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
+  attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
+  if (json != nullptr) attempt([&] { json->write(json_report(outcome.report).dump(2) + "\n"); });
+  for (const std::string& message : outcome.messages) say(message);
+  return status;
+}
+
+int run(int count, const char* const* words) {
+  prepare_standard_descriptors();
+  const CommandLine line = parse_command_line(count, words);
+  if (!line.options) {
+    write_standard_output(line.text);
+    return kVerified;
+  }
+  std::unique_ptr<JsonTarget> json;
+  if (line.options->json) json = std::make_unique<JsonTarget>(*line.options->json);
+  Progress progress;
+  const CommandOutcome outcome = run_command(*line.options, progress);
+  progress.clear();
+  return deliver(outcome, json.get());
+}
+
+}  // namespace
+}  // namespace shardproof
+
+int main(int count, char** words) {
+  using namespace shardproof;
+  // The linker keeps the check, which has run before this function, because it is named here.
+  if (!processor_suffices(processor_features(), 2)) return kRequestIsWrong;
+  try {
+    return run(count, words);
+  } catch (const Error& error) {
+    say(status_of(error.kind()) == kInternalError
+            ? fmt::format("internal error ({}): {}", error_kind_name(error.kind()), error.what())
+            : error.what());
+    return status_of(error.kind());
+  } catch (const std::bad_alloc&) {
+    write_standard_error("shardproof: internal error: out of memory\n");
+  } catch (const std::exception& error) {
+    say(fmt::format("internal error: {}", error.what()));
+  }
+  return kInternalError;
+}

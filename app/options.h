@@ -1,0 +1,51 @@
+// The command line as data. Every value is checked here, so that a wrong one is reported with its option, the value and
+// what was expected before anything is read or run. The library that parses stays inside the source file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/mesh.h"
+#include "verify/verifier.h"
+
+namespace shardproof {
+
+enum class Command : std::uint8_t { oracle, verify, plan };
+std::string_view command_name(Command command);
+
+struct Options {
+  Command command = Command::verify;
+  std::vector<std::string> sources;  // export directories or, but for oracle, a model's name
+  // What makes a configuration one that was asked for by name: any of the next six.
+  std::optional<int> ring_degree = std::nullopt;
+  std::optional<int> ulysses_degree = std::nullopt;
+  std::optional<int> tp_degree = std::nullopt;
+  std::optional<Mesh> mesh = std::nullopt;
+  bool ulysses_anything = false;
+  bool ring_anything = false;
+  std::optional<std::string> rotate_method = std::nullopt;
+  bool convert_to_fp32 = true;
+  std::string plan = "default";  // or "shipped", or a file
+  std::optional<std::string> case_name = std::nullopt;
+  DType dtype = kFloat64;
+  DeviceChoice device = DeviceChoice::reference;
+  GatherChoice gather = GatherChoice::both;
+  std::uint64_t seed = 0;
+  std::uint64_t schedule_seed = 0;
+  int workers = 1;
+  std::optional<std::string> json = std::nullopt;
+};
+
+// Either what to do, or a text (help, version) to print instead.
+struct CommandLine {
+  std::optional<Options> options = std::nullopt;
+  std::string text;
+};
+
+// usage_error naming the option, its value and what is expected.
+CommandLine parse_command_line(int count, const char* const* words);
+
+}  // namespace shardproof

@@ -1,0 +1,70 @@
+#include "app/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace shardproof {
+namespace {
+
+[[noreturn]] void fail_standard_output(int error) {
+  fail(ErrorKind::file_error, "cannot write to standard output: {}", std::generic_category().message(error));
+}
+
+bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) != -1 || errno != EBADF; }
+
+}  // namespace
+
+void prepare_standard_descriptors() {
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool has_output = is_open(STDOUT_FILENO);
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // open() takes the lowest free number, which is this one since those below are open.
+    if (!is_open(descriptor)) (void)::open("/dev/null", O_RDWR);
+  }
+  if (!has_output) fail_standard_output(EBADF);
+}
+
+void write_standard_output(std::string_view text) {
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written || std::fflush(stdout) != 0) fail_standard_output(errno);
+}
+
+void write_standard_error(std::string_view text) {
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+  (void)std::fflush(stderr);
+}
+
+bool standard_output_takes_colour() {
+  const char* const no_colour = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  const bool is_refused = no_colour != nullptr && *no_colour != '\0';
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return !is_refused && !is_dumb && ::isatty(STDOUT_FILENO) != 0;
+}
+
+JsonTarget::JsonTarget(const std::filesystem::path& path) : path_(path), open_(std::make_unique<AtomicFile>(path)) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const bool is_device = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  // A file is opened again when there is something to write, so that an interrupted run leaves nothing beside it.
+  if (!is_device) open_.reset();
+}
+
+void JsonTarget::write(std::string_view text) {
+  if (!open_) open_ = std::make_unique<AtomicFile>(path_);
+  open_->write(text);
+  open_->commit();
+  open_.reset();
+}
+
+}  // namespace shardproof
