@@ -30,8 +30,12 @@ namespace {
 
 Shape with_rows(const Shape& row_shape, std::int64_t rows) { return row_shape.inserted(0, rows); }
 
-Request request_for(Operation operation, const Tensor& rows, std::string_view purpose) {
+void check_rows(Operation operation, const Tensor& rows, std::string_view purpose) {
   SHARDPROOF_CHECK(rows.rank() >= 1, shape_error, "{} '{}' of a scalar", operation_name(operation), purpose);
+}
+
+Request request_for(Operation operation, const Tensor& rows, std::string_view purpose) {
+  check_rows(operation, rows, purpose);
   Request request;
   request.operation = operation;
   request.purpose = purpose;
@@ -97,6 +101,7 @@ Pending<Gathered> all_gather(Communicator& group, const Tensor& rows, std::span<
 }
 
 Pending<Tensor> all_gather(Communicator& group, const Tensor& rows, std::string_view purpose) {
+  check_rows(Operation::all_gather, rows, purpose);
   if (group.size() == 1) return Pending<Tensor>(rows);
   return gather_rows_as_they_are(
       group, rows, std::vector<std::int64_t>(static_cast<std::size_t>(group.size()), rows.size(0)), purpose);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/sharding.h"
 #include "parallel/movement.h"
 
 namespace shardproof {
@@ -43,7 +44,8 @@ Tensor split_tensor(const Tensor& x, const ContextParallelInput& input, const Mo
   check_dim(x, input.split_dim, "split_dim", what);
   const Tensor part = shard(x, input.split_dim, state.flat(), division_of(state), what);
   const int axis = normalised_axis(input.split_dim, x.rank());
-  const std::int64_t start = (part.offset() - x.offset()) / std::max<std::int64_t>(x.strides()[axis], 1);
+  // The equal division is the balanced one of a length that divides.
+  const std::int64_t start = balanced_offset(x.size(axis), state.flat().size(), state.flat().rank());
   state.record_applied({AppliedEntry::Action::split, module.path(), key, axis, x.size(axis), start, part.size(axis)});
   return part;
 }

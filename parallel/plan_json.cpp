@@ -25,8 +25,7 @@ ContextParallelInput input_from(const Json& json) {
   input.expected_dims = optional_dims(json);
   if (const Json* split_output = json.find("split_output")) input.split_output = split_output->as_bool();
   if (const Json* mismatch = json.find("on_mismatch")) {
-    if (mismatch->as_string() != "skip" && mismatch->as_string() != "error")
-      mismatch->reject("be \"skip\" or \"error\"");
+    if (mismatch->as_string() != "skip" && mismatch->as_string() != "error") mismatch->reject("\"skip\" or \"error\"");
     input.on_mismatch = mismatch->as_string() == "error" ? OnMismatch::error : OnMismatch::skip;
   }
   return input;
@@ -44,7 +43,7 @@ SplitKey split_key_from(const std::string& text, const Json& value) {
   int index = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), index);
   if (status != std::errc{} || end != text.data() + text.size())
-    value.reject("stand under an output index that is a small number");
+    value.reject("under an output index that is a small number");
   return index;
 }
 
@@ -61,7 +60,7 @@ ModuleEntry module_entry_from(const Json& json) {
     for (const Json& item : json.items()) outputs.push_back(output_from(item));
     return GatherEntry(outputs);
   }
-  if (!json.is_object()) json.reject("be an object or a list of gather entries");
+  if (!json.is_object()) json.reject("an object or a list of gather entries");
   if (json.find("gather_dim") != nullptr) return GatherEntry(output_from(json));
   SplitEntries entries;
   for (const JsonMember& member : json.members()) {
@@ -71,7 +70,7 @@ ModuleEntry module_entry_from(const Json& json) {
 }
 
 TensorParallelEntry packed_from(const Json& json) {
-  if (json.size() != 1) json.reject("hold exactly one of \"packed_colwise\" and \"packed_rowwise\"");
+  if (json.size() != 1) json.reject("an object with exactly one of \"packed_colwise\" and \"packed_rowwise\"");
   json.check_keys({"packed_colwise", "packed_rowwise"});
   const JsonMember& member = json.members().front();
   TensorParallelEntry entry;
@@ -80,7 +79,7 @@ TensorParallelEntry packed_from(const Json& json) {
   if (member.value.is_null()) return entry;
   entry.blocks.emplace();
   for (const Json& block : member.value.items()) entry.blocks->push_back(block.as_int(1, std::int64_t{1} << 40));
-  if (entry.blocks->empty()) member.value.reject("list at least one block");
+  if (entry.blocks->empty()) member.value.reject("a list of at least one block");
   return entry;
 }
 
@@ -93,7 +92,7 @@ TensorParallelEntry style_from(const Json& json) {
     }
   }
   json.reject(
-      "be a style: \"colwise\", \"rowwise\", {\"packed_colwise\": blocks}, {\"packed_rowwise\": blocks} or "
+      "a style: \"colwise\", \"rowwise\", {\"packed_colwise\": blocks}, {\"packed_rowwise\": blocks} or "
       "\"replicated_input_rowwise\"");
 }
 

@@ -1,0 +1,202 @@
+// Host tables against recorded ones of the original package, and against the printed test vectors.
+// Bounds: rotary tables are computed in double and rounded once, so float32 tables must be equal. A float32 sinusoid
+// goes through expf, whose last bit may differ from the vectorised exponential that made the recording: one unit in the
+// last place of a frequency moves the angle a by 2^-24 |a| times its own error of up to two units, so the bound is
+// 2e-7 + 3 * 2^-24 * |a|.
+#include "core/tables.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/host_memory.h"
+#include "core/json.h"
+#include "core/ops.h"
+#include "core/safetensors.h"
+#include "tests/support/host_array.h"
+#include "tests/support/thrown_error.h"
+
+namespace shardproof::test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+class RecordedTable {
+ public:
+  explicit RecordedTable(const std::string& name)
+      : spec_(read_json_file(path(name + ".json"))), file_(path(name + ".safetensors")) {}
+  const Json& spec() const { return spec_.at("spec"); }
+  HostArray values(const std::string& name) { return to_host(file_.tensor(name, device_)); }
+
+ private:
+  static std::string path(const std::string& name) {
+    return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/tables/" + name;
+  }
+  Json spec_;
+  SafetensorsFile file_;
+  HostDevice device_;
+};
+
+Doubles numbers(const Json& list) {
+  Doubles result;
+  for (const Json& item : list.items()) result.push_back(item.as_double());
+  return result;
+}
+
+// FLUX.1's table: one rotary table an axis of the ids, side by side.
+AngleTable flux_table(const Json& spec, TablePrecision precision) {
+  std::vector<AngleTable> parts;
+  for (std::size_t axis = 0; axis < spec.at("axes").size(); ++axis) {
+    Doubles positions;
+    for (const Json& id : spec.at("ids").items()) positions.push_back(id.at(axis).as_double());
+    parts.push_back(tables::rotary_angles64(positions, spec.at("axes").at(axis).as_int(), 10000.0, precision));
+  }
+  return tables::side_by_side(parts);
+}
+
+TEST(RotaryTable, EqualsTheRecordedFluxTableExactly) {
+  RecordedTable recorded("flux_rope");
+  HostDevice device;
+  const AngleTable table = flux_table(recorded.spec(), TablePrecision::float32);
+  EXPECT_EQ(max_difference(to_host(tables::cosine_on(device, table, kFloat32, 2)), recorded.values("fp32.0")), 0.0);
+  EXPECT_EQ(max_difference(to_host(tables::sine_on(device, table, kFloat32, 2)), recorded.values("fp32.1")), 0.0);
+}
+
+TEST(RotaryTable, InDoubleEqualsTheRecordedExactOne) {
+  RecordedTable recorded("flux_rope");
+  HostDevice device;
+  const AngleTable table = flux_table(recorded.spec(), TablePrecision::float64);
+  // Angles up to 8, two library functions of half a unit each: a few units of 2^-53.
+  EXPECT_LE(max_difference(to_host(tables::cosine_on(device, table, kFloat64, 2)), recorded.values("exact.0")), 4e-15);
+  EXPECT_LE(max_difference(to_host(tables::sine_on(device, table, kFloat64, 2)), recorded.values("exact.1")), 4e-15);
+}
+
+// [cos | sin], as the models lay a sinusoid out.
+HostArray cosine_then_sine(const AngleTable& table) {
+  HostArray array({table.rows, 2 * table.width});
+  for (std::int64_t row = 0; row < table.rows; ++row) {
+    for (std::int64_t k = 0; k < table.width; ++k) {
+      const auto i = static_cast<std::size_t>(row * table.width + k);
+      array.at({row, k}) = table.cosine[i];
+      array.at({row, table.width + k}) = table.sine[i];
+    }
+  }
+  return array;
+}
+
+struct SinusoidDifference {
+  double worst_share = 0;  // of the bound
+  int above_1e6 = 0;       // entries that differ by more than 1e-6
+};
+
+SinusoidDifference sinusoid_difference(const AngleTable& table, const HostArray& recorded) {
+  const HostArray ours = cosine_then_sine(table);
+  SinusoidDifference result;
+  for (std::int64_t row = 0; row < table.rows; ++row) {
+    for (std::int64_t k = 0; k < 2 * table.width; ++k) {
+      const double angle = table.angles[static_cast<std::size_t>(row * table.width + k % table.width)];
+      const double difference = std::abs(ours.at({row, k}) - recorded.at({row, k}));
+      const double bound = 2e-7 + 3.0 * std::ldexp(1.0, -24) * std::abs(angle);
+      result.worst_share = std::max(result.worst_share, difference / bound);
+      if (difference > 1e-6) ++result.above_1e6;
+    }
+  }
+  return result;
+}
+
+TEST(Sinusoid, OfWidth32EqualsTheRecordedOneToOneUnit) {
+  RecordedTable recorded("sinusoid_32");
+  const Doubles timesteps = numbers(recorded.spec().at("timesteps"));
+  const HostArray ours = cosine_then_sine(tables::sinusoid(timesteps, 32, TablePrecision::float32));
+  EXPECT_LE(max_difference(ours, recorded.values("fp32.0")), 6.1e-8);
+}
+
+TEST(Sinusoid, OfWidth256StaysWithinTheBoundOfOneFrequencyUnit) {
+  RecordedTable recorded("sinusoid_256");
+  const Doubles timesteps = numbers(recorded.spec().at("timesteps"));
+  const SinusoidDifference difference =
+      sinusoid_difference(tables::sinusoid(timesteps, 256, TablePrecision::float32), recorded.values("fp32.0"));
+  EXPECT_LE(difference.worst_share, 1.0);
+  EXPECT_LE(difference.above_1e6, 15);
+}
+
+TEST(Sinusoid, InDoubleEqualsTheRecordedExactOnes) {
+  for (const std::string name : {"sinusoid_32", "sinusoid_256"}) {
+    RecordedTable recorded(name);
+    const Doubles timesteps = numbers(recorded.spec().at("timesteps"));
+    const AngleTable table = tables::sinusoid(timesteps, recorded.spec().at("dim").as_int(), TablePrecision::float64);
+    // Angles up to 3,500 with a relative error of a few 2^-53.
+    EXPECT_LE(max_difference(cosine_then_sine(table), recorded.values("exact.0")), 3e-12) << name;
+  }
+}
+
+// The printed vectors have six digits.
+void expect_printed(const Doubles& actual, const Doubles& printed) {
+  ASSERT_EQ(actual.size(), printed.size());
+  for (std::size_t i = 0; i < printed.size(); ++i) EXPECT_NEAR(actual[i], printed[i], 1.1e-6) << i;
+}
+
+TEST(Sinusoid, EqualsThePrintedVector) {
+  const AngleTable table = tables::sinusoid(Doubles{700.0}, 6, TablePrecision::float32);
+  expect_printed(table.cosine, {-0.839104, 0.475559, 0.062651});
+  expect_printed(table.sine, {0.543971, 0.879684, 0.998035});
+}
+
+AngleTable flux_row(const Doubles& id, TablePrecision precision) {
+  const std::vector<AngleTable> parts{tables::rotary_angles64(Doubles{id[0]}, 4, 10000.0, precision),
+                                      tables::rotary_angles64(Doubles{id[1]}, 4, 10000.0, precision),
+                                      tables::rotary_angles64(Doubles{id[2]}, 8, 10000.0, precision)};
+  return tables::side_by_side(parts);
+}
+
+TEST(RotaryTable, EqualsThePrintedFluxVectors) {
+  for (const TablePrecision precision : {TablePrecision::float32, TablePrecision::float64}) {
+    const AngleTable first = flux_row({1, 2, 3}, precision);
+    expect_printed(first.cosine, {0.540302, 0.999950, -0.416147, 0.999800, -0.989992, 0.955337, 0.999550, 0.999996});
+    expect_printed(first.sine, {0.841471, 0.010000, 0.909297, 0.019999, 0.141120, 0.295520, 0.029996, 0.003000});
+    expect_printed(flux_row({0, -1.5, 7}, precision).cosine,
+                   {1, 1, 0.070737, 0.999888, 0.753902, 0.764842, 0.997551, 0.999976});
+  }
+}
+
+TEST(RotaryTable, OfFloat32HoldsFloat32NumbersOfFloat32Positions) {
+  const Doubles position{0.1};  // no float32 number
+  const AngleTable table = tables::rotary_angles64(position, 2, 10000.0, TablePrecision::float32);
+  EXPECT_EQ(table.angles.front(), static_cast<double>(0.1F));
+  EXPECT_EQ(table.cosine.front(), static_cast<double>(static_cast<float>(table.cosine.front())));
+  EXPECT_EQ(table.cosine.front(), static_cast<double>(static_cast<float>(std::cos(static_cast<double>(0.1F)))));
+  EXPECT_EQ(tables::rotary_angles64(position, 2, 10000.0, TablePrecision::float64).angles.front(), 0.1);
+}
+
+TEST(AngleTable, StandsOnADeviceWithEachValueRepeated) {
+  HostDevice device;
+  const AngleTable table = flux_row({1, 2, 3}, TablePrecision::float64);
+  const Tensor cosine = tables::cosine_on(device, table, kFloat64, 2);
+  EXPECT_EQ(cosine.shape(), (Shape{1, 16}));
+  const Doubles values = ops::to_doubles(cosine);
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], table.cosine[i / 2]) << i;
+  EXPECT_EQ(tables::sine_on(device, table, kFloat32, 1).shape(), (Shape{1, 8}));
+  EXPECT_EQ(ops::to_doubles(tables::sine_on(device, table, kFloat64, 1)), table.sine);
+}
+
+TEST(AngleTable, MayHaveNoRows) {
+  HostDevice device;
+  const AngleTable table = tables::sinusoid({}, 4, TablePrecision::float32);
+  EXPECT_EQ(tables::cosine_on(device, table, kFloat64, 2).shape(), (Shape{0, 4}));
+}
+
+TEST(AngleTable, RefusesWidthsAndPartsThatCannotBe) {
+  EXPECT_EQ(thrown_by([] { tables::sinusoid(Doubles{1}, 3, TablePrecision::float32); }),
+            thrown(ErrorKind::config_error, "a sinusoid of width 3; it must be even and positive"));
+  EXPECT_EQ(thrown_by([] { tables::rotary_angles64(Doubles{1}, 0, 1e4, TablePrecision::float32); }),
+            thrown(ErrorKind::config_error, "rotary tables of width 0; it must be even and positive"));
+  EXPECT_EQ(thrown_by([] { tables::side_by_side({}); }), thrown(ErrorKind::shape_error, "no tables to join"));
+  const std::vector<AngleTable> parts{tables::sinusoid(Doubles{1}, 2, TablePrecision::float32),
+                                      tables::sinusoid(Doubles{1, 2}, 2, TablePrecision::float32)};
+  EXPECT_EQ(thrown_by([&] { tables::side_by_side(parts); }),
+            thrown(ErrorKind::shape_error, "tables of 1 and 2 rows cannot stand side by side"));
+}
+
+}  // namespace
+}  // namespace shardproof::test
