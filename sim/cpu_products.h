@@ -1,0 +1,30 @@
+// Matrix products of the CPU device: Eigen's single-threaded kernels on one tile, and the linear layer cut into tiles
+// whose sizes depend on shapes only. All matrices are row-major with a row stride counted in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "core/block_pool.h"
+#include "core/tensor.h"
+
+namespace shardproof::cpu {
+
+template <class Real>
+struct MatrixView {
+  Real* data;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t stride;
+};
+
+// c = a b^T; a [m, k], b [n, k].
+template <class Real>
+void multiply_transposed(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b);
+// c += a b; a [m, k], b [k, n].
+template <class Real>
+void add_product(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b);
+
+// dst = x weight^T + bias as Device::do_matmul states it, for the four floating types.
+void linear(BlockPool& pool, const Tensor& dst, const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+}  // namespace shardproof::cpu
