@@ -88,16 +88,27 @@ std::vector<std::string> what_verify_leaves_open(const Options& options) {
   return open;
 }
 
-// Distinct reasons of the refused results, as messages for standard error.
-std::vector<std::string> refusal_messages(const Report& report) {
-  std::vector<std::string> messages;
-  for (const VerificationResult& result : report.verifications) {
-    if (result.verdict != Verdict::refused) continue;
-    messages.push_back(fmt::format("the configuration asked for ({} {}) is refused in case '{}': {}", result.mode,
-                                   result.mesh, printable(result.case_name), result.reason));
+// Refusals of the one configuration that was asked for, by reason, as messages for standard error.
+class Refusals {
+ public:
+  void add(const std::string& case_name, const std::string& reason) {
+    const auto same = [&](const auto& known) { return known.first == reason; };
+    auto found = std::find_if(by_reason_.begin(), by_reason_.end(), same);
+    if (found == by_reason_.end()) found = by_reason_.insert(by_reason_.end(), {reason, ""});
+    found->second += fmt::format("{}'{}'", found->second.empty() ? "" : ", ", printable(case_name));
   }
-  return messages;
-}
+  std::vector<std::string> messages(const RequestedConfiguration& configuration) const {
+    std::vector<std::string> messages;
+    for (const auto& [reason, cases] : by_reason_) {
+      messages.push_back(fmt::format("{} with {} is refused in case {}: {}", requested_mode(configuration),
+                                     requested_mesh(configuration), cases, reason));
+    }
+    return messages;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> by_reason_;  // reason, cases
+};
 
 void judge_verify(const Request& request, const Options& options, CommandOutcome& outcome) {
   const std::vector<VerificationResult>& results = outcome.report.verifications;
@@ -106,7 +117,11 @@ void judge_verify(const Request& request, const Options& options, CommandOutcome
     outcome.status = kDifferenceFound;
     return;
   }
-  if (request.configurations.is_named) outcome.messages = refusal_messages(outcome.report);
+  Refusals refusals;
+  for (const VerificationResult& result : results) {
+    if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
+  }
+  if (request.configurations.is_named) outcome.messages = refusals.messages(request.configurations.list.front());
   if (!any([](const VerificationResult& result) { return is_verified(result.verdict); })) {
     const bool is_judged = options.dtype.size() != 2;
     outcome.messages.push_back(
@@ -157,6 +172,7 @@ CommandOutcome run_plan(const Options& options, Progress& progress) {
   const RequestedConfiguration configuration = plan_configuration(request, options, report);
   Verifier verifier(request.subject, verifier_options(options));
   const GatherForm form = options.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
+  Refusals refusals;
   int done = 0;
   for (const std::string& case_name : request.cases) {
     progress.step(done++, static_cast<int>(request.cases.size()), step_text(case_name, configuration));
@@ -170,11 +186,10 @@ CommandOutcome run_plan(const Options& options, Progress& progress) {
     for (PlanRow& row : plan_rows(run, case_name, requested_mode(configuration), requested_mesh(configuration)))
       report.plan.push_back(std::move(row));
     if (run.end == RunEnd::failed) outcome.status = kDifferenceFound;
-    if (run.end == RunEnd::refused) {
-      outcome.messages.push_back(fmt::format("refused in case '{}': {}", printable(case_name), run.reason));
-    }
+    if (run.end == RunEnd::refused) refusals.add(case_name, run.reason);
   }
   report.notes.push_back("plan runs the model once and compares nothing; verify does");
+  outcome.messages = refusals.messages(configuration);
   if (!outcome.messages.empty() && outcome.status == kVerified) outcome.status = kRequestIsWrong;
   return outcome;
 }

@@ -53,7 +53,7 @@ RequestedPlan plan_of_file(const Options& options, const Subject& subject) {
   const std::string shown = printable(options.plan);
   PlanFile file = read_plan_file(options.plan);
   SHARDPROOF_CHECK(file.model == subject.model().class_name, usage_error,
-                   "--plan {}: it is a plan of '{}'; expected one of {}", shown, printable(file.model),
+                   "--plan {}: it is a plan of '{}'; expected a plan of {}", shown, printable(file.model),
                    subject.model().class_name);
   SHARDPROOF_CHECK(file.cp.has_value(), usage_error,
                    "--plan {}: it has no \"cp\"; expected a context-parallel plan under that key", shown);
@@ -93,13 +93,17 @@ std::string requested_mesh(const RequestedConfiguration& requested) {
   return requested.tp_degree == 1 || has_tp ? mesh : fmt::format("{},tp={}", mesh, requested.tp_degree);
 }
 
+ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name) {
+  ModelPlans plans = model.plans(config);
+  std::optional<ContextParallelPlan>& plan = name == "default" ? plans.default_cp : plans.shipped_cp;
+  SHARDPROOF_CHECK(plan.has_value(), usage_error, "--plan {}: {} has no {} context-parallel plan; expected a plan file",
+                   name, model.class_name, name);
+  return *std::move(plan);
+}
+
 RequestedPlan requested_plan(const Options& options, const Subject& subject) {
   if (is_file_plan(options)) return plan_of_file(options, subject);
-  ModelPlans plans = subject.model().plans(subject.config());
-  std::optional<ContextParallelPlan>& plan = options.plan == "default" ? plans.default_cp : plans.shipped_cp;
-  SHARDPROOF_CHECK(plan.has_value(), usage_error, "--plan {}: {} has no {} context-parallel plan; expected a plan file",
-                   options.plan, subject.model().class_name, options.plan);
-  return {.plan = *std::move(plan), .notes = {}};
+  return {.plan = plan_of_model(subject.model(), subject.config(), options.plan), .notes = {}};
 }
 
 std::vector<std::string> requested_cases(const Options& options, const Subject& subject) {

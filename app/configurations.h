@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "app/options.h"
+#include "core/json.h"
+#include "models/model_type.h"
 #include "parallel/config.h"
 #include "parallel/plan.h"
 #include "verify/subject.h"
@@ -27,6 +29,9 @@ RequestedConfigurations requested_configurations(const Options& options);
 // "ring", "tp", "tp+ring", ..; and the mesh with a dimension for tensor parallelism, if any.
 std::string requested_mode(const RequestedConfiguration& requested);
 std::string requested_mesh(const RequestedConfiguration& requested);
+
+// The model's "default" or "shipped" plan; usage_error if it has none.
+ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name);
 
 struct RequestedPlan {
   ContextParallelPlan plan;

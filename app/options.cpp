@@ -188,6 +188,17 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
                 });
 }
 
+constexpr const char* kSubcommands = "oracle, verify or plan (--help explains them)";
+
+// The parser would only say that a subcommand is missing.
+void check_subcommand(int count, const char* const* words) {
+  SHARDPROOF_CHECK(count > 1, usage_error, "a subcommand is missing; expected {}", kSubcommands);
+  const std::string first = words[1];
+  const bool is_known = first == "oracle" || first == "verify" || first == "plan";
+  SHARDPROOF_CHECK(is_known || first.starts_with('-'), usage_error, "'{}' is no subcommand; expected {}",
+                   printable(first), kSubcommands);
+}
+
 constexpr const char* kFooter =
     "Exit status: 0 everything that was run is verified; 1 a difference was found; 2 the request is wrong\n"
     "(bad file or option, refused by name, nothing verified, output that cannot be written); 3 internal error.";
@@ -223,6 +234,7 @@ CommandLine parse_command_line(int count, const char* const* words) {
     add_json(*command, options);
   }
 
+  check_subcommand(count, words);
   try {
     program.parse(count, words);
   } catch (const CLI::CallForHelp&) {
@@ -230,6 +242,9 @@ CommandLine parse_command_line(int count, const char* const* words) {
   } catch (const CLI::CallForVersion& version) {
     return {.options = std::nullopt, .text = version.what()};
   } catch (const CLI::ParseError& error) {
+    SHARDPROOF_CHECK(
+        error.get_exit_code() != static_cast<int>(CLI::ExitCodes::RequiredError) || !program.get_subcommands().empty(),
+        usage_error, "a subcommand is missing; expected {}", kSubcommands);
     fail(ErrorKind::usage_error, "{}", printable(error.what(), 1000));
   }
   for (const Subcommand* command : {&oracle, &verify, &plan}) {

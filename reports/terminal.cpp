@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -73,6 +75,9 @@ void add_name(ConfigurationNames& names, const VerificationResult& result) {
       names[printable(result.case_name)][fmt::format("{} {}", result.mode, short_mesh(result.mesh))];
   if (has_ring(result)) rotations.push_back(result.rotate_method);
 }
+
+// For finding the largest: what is no number is worse than any number.
+double rank_of_figure(double figure) { return std::isnan(figure) ? std::numeric_limits<double>::infinity() : figure; }
 
 // Prints one part of the report after the other.
 class Printer {
@@ -231,7 +236,8 @@ class Printer {
     for (const VerificationResult& result : report_.verifications) {
       is_verified_run = is_verified_run || is_verified(result.verdict);
       const bool has_figure = result.figure && result.verdict != Verdict::refused;
-      if (has_figure && (largest == nullptr || !(*result.figure <= *largest->figure))) largest = &result;
+      if (!has_figure) continue;
+      if (largest == nullptr || rank_of_figure(*result.figure) > rank_of_figure(*largest->figure)) largest = &result;
     }
     const bool differs = counts.contains("DIFFERENT");
     std::string line = differs           ? "A difference was found: "
@@ -300,10 +306,10 @@ class Printer {
     const std::map<std::string, int> counts = summary_of(report_);
     const OracleResult* closest = nullptr;
     const auto share = [](const OracleResult& result) {
-      return result.tolerance > 0.0 ? result.error / result.tolerance : result.error;
+      return rank_of_figure(result.tolerance > 0.0 ? result.error / result.tolerance : result.error);
     };
     for (const OracleResult& result : report_.oracles) {
-      if (result.checked && (closest == nullptr || !(share(result) <= share(*closest)))) closest = &result;
+      if (result.checked && (closest == nullptr || share(result) > share(*closest))) closest = &result;
     }
     std::string line = counts.contains("DISAGREES") ? "Our dense model disagrees with the export: "
                        : counts.contains("AGREES")  ? "Our dense model agrees with the export: "

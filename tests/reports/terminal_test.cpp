@@ -1,0 +1,213 @@
+// Golden texts of small reports as the terminal shows them.
+// Expected lines are written as they are printed; long ones are broken in the source only.
+#include "reports/terminal.h"
+
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/reports/sample_reports.h"
+
+namespace shardproof {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(TerminalText, ShowsAVerification) {
+  EXPECT_EQ(terminal_text(test::verify_report()),
+            "shardproof 1.2.3 verify\n"
+            "\n"
+            "model   FluxTransformer2DModel\n"
+            "source  exports/tiny\n"
+            "run     float64 on device reference, rounding tier, seed 7, schedule seed 8\n"
+            "plan    default\n"
+            "\n"
+            "case  mode  mesh    rotate     tokens/rank  sent/rank  collectives  "
+            "verdict                figure  worst at         seconds\n"
+            "base  ring  ring=2  allgather  9,8           48.2 KiB            5  "
+            "ROUNDING-EQUIVALENT  6.81e-16  rank 1 [0,12,3]    0.012\n"
+            "\n"
+            "figure: largest difference from the dense run, relative to the dense run's largest output; at most 1e-11 "
+            "is allowed.\n"
+            "tokens/rank: of the first attention. sent/rank: bytes that others receive of the busiest rank. "
+            "collectives: its calls\n"
+            "that move tensors.\n"
+            "\n"
+            "REFUSED (4 of 5)\n"
+            "  - axis 1 has 16 entries, which 3 ranks cannot divide equally\n"
+            "      base: ulysses ulysses=3; ring ring=3 (allgather, alltoall)\n"
+            "      big: ring ring=3 (alltoall)\n"
+            "\n"
+            "skipped plan entries\n"
+            "  - argument 'timestep' of module '' was left whole: 1 dimension, plan expects 2 (base: 1 run)\n"
+            "\n"
+            "notes\n"
+            "  - weights and inputs are drawn, from seed 7\n"
+            "\n"
+            "NOT CHECKED\n"
+            "  - EXACT: exact arithmetic (--tier exact) is not part of this build\n"
+            "\n"
+            "Everything that was run is verified: 1 ROUNDING-EQUIVALENT, 4 REFUSED; largest figure 6.81e-16, allowed "
+            "1e-11.\n");
+}
+
+TEST(TerminalText, NamesADifferenceWithEveryLineOfItsReport) {
+  Report report = test::verify_report();
+  report.verifications.resize(1);
+  report.verifications[0].verdict = Verdict::different;
+  report.verifications[0].reason = "deadlock: no rank can run\nrank 0 waits for rank 1";
+  report.verifications[0].figure = std::nullopt;
+  report.verifications[0].worst = std::nullopt;
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("\nDIFFERENT (1 of 1)\n"
+                              "  - deadlock: no rank can run\n"
+                              "    rank 0 waits for rank 1\n"
+                              "      base: ring ring=2 (allgather)\n"));
+  EXPECT_THAT(text, EndsWith("\nA difference was found: 1 DIFFERENT.\n"));
+}
+
+TEST(TerminalText, TakesTheFigureThatIsNoNumberForTheLargest) {
+  Report report = test::verify_report();
+  report.verifications = {test::verified_result(), test::verified_result(), test::verified_result()};
+  report.verifications[1].figure = std::numeric_limits<double>::quiet_NaN();
+  report.verifications[1].verdict = Verdict::different;
+  EXPECT_THAT(terminal_text(report), EndsWith("A difference was found: 2 ROUNDING-EQUIVALENT, 1 DIFFERENT; "
+                                              "largest figure nan, allowed 1e-11.\n"));
+}
+
+TEST(TerminalText, ShowsRatiosOfNarrowTypesAndWhatTheyLeaveOpen) {
+  Report report = test::verify_report();
+  report.allowed = 16.0;
+  report.verifications = {test::verified_result(), test::refused_result("a", "ulysses", "ulysses=3", "allgather")};
+  report.verifications[0].dtype = "bfloat16";
+  report.verifications[0].figure = 1.2345;
+  report.verifications[0].verdict = Verdict::not_checked;
+  report.verifications[0].reason = "16-bit end to end";
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("  NOT CHECKED    1.23  rank 1 [0,12,3]    0.012\n"));
+  EXPECT_THAT(text, HasSubstr("figure: error against float64, as a multiple of the dense run's error; at most 16 is "
+                              "allowed."));
+  EXPECT_THAT(text, HasSubstr("\nNOT CHECKED in these configurations (1 of 2)\n  - 16-bit end to end\n"));
+  EXPECT_THAT(text, EndsWith("\nNothing was verified: 1 REFUSED, 1 NOT CHECKED; largest figure 1.23, allowed 16.\n"));
+}
+
+TEST(TerminalText, HasNoTableWhenEverythingIsRefused) {
+  Report report = test::verify_report();
+  report.verifications = {test::refused_result("a", "tp+ring", "ring=2,ulysses=1,tp=2", "alltoall")};
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, Not(HasSubstr("sent/rank")));
+  EXPECT_THAT(text, HasSubstr("      a: tp+ring ring=2,tp=2 (alltoall)\n"));
+  EXPECT_THAT(text, EndsWith("\nNothing was verified: 1 REFUSED.\n"));
+}
+
+TEST(TerminalText, EscapesWhatAFileNameMayHold) {
+  Report report = test::verify_report();
+  report.sources = {"a\x1b[31m"};
+  report.verifications[0].case_name = "b\nc";
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("source  a\\x1b[31m\n"));
+  EXPECT_THAT(text, HasSubstr("b\\x0ac  ring"));
+}
+
+TEST(TerminalText, ColoursOnlyWhenAsked) {
+  EXPECT_THAT(terminal_text(test::verify_report()), Not(HasSubstr("\x1b")));
+  const std::string text = terminal_text(test::verify_report(), {.colour = TextTable::Colour::on});
+  EXPECT_THAT(text, HasSubstr("\x1b[32mROUNDING-EQUIVALENT\x1b[0m"));
+  EXPECT_THAT(text, EndsWith("\x1b[0m\n"));
+}
+
+TEST(TerminalText, ShowsAnOracle) {
+  EXPECT_EQ(terminal_text(test::oracle_report()),
+            "shardproof 1.2.3 oracle\n"
+            "\n"
+            "model   FluxTransformer2DModel\n"
+            "source  exports/tiny\n"
+            "\n"
+            "case  comparison               verdict         error  tolerance  first module that differs  "
+            "note                            seconds\n"
+            "base  float32 against fp32     AGREES       2.50e-06    2.0e-05                             "
+            "                                  0.250\n"
+            "base  float64 along the trace  DISAGREES    5.00e-01    2.0e-05  0012:proj_out#0            "
+            "8 of 9 entries compared           0.250\n"
+            "base  float64 against exact    NOT CHECKED         -          -                             "
+            "the export has no exact.sample    0.250\n"
+            "\n"
+            "trace entries without a counterpart in our model (not compared)\n"
+            "  - exports/tiny, base: 0003:pos_embed#1\n"
+            "\n"
+            "Our dense model disagrees with the export: 1 AGREES, 1 DISAGREES, 1 NOT CHECKED; largest error 5.00e-01 "
+            "of 2.0e-05 allowed (base, float64 along the trace).\n");
+}
+
+TEST(TerminalText, TellsSeveralExportsApart) {
+  Report report = test::oracle_report();
+  report.oracles.resize(1);
+  report.sources = {"exports/tiny", "exports/uneven"};
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("source  exports/tiny\n        exports/uneven\n"));
+  EXPECT_THAT(text, HasSubstr("\nexports/tiny  base  float32 against fp32"));
+  EXPECT_THAT(text, EndsWith("\nOur dense model agrees with the export: 1 AGREES; largest error 2.50e-06 of 2.0e-05 "
+                             "allowed (base, float32 against fp32).\n"));
+}
+
+TEST(TerminalText, SaysWhenNothingWasCompared) {
+  Report report = test::oracle_report();
+  report.oracles = {report.oracles[2]};
+  EXPECT_THAT(terminal_text(report), EndsWith("\nNothing was compared: 1 NOT CHECKED.\n"));
+}
+
+TEST(TerminalText, ShowsAPlan) {
+  EXPECT_EQ(terminal_text(test::plan_report()),
+            "shardproof 1.2.3 plan\n"
+            "\n"
+            "model   FluxTransformer2DModel\n"
+            "source  exports/tiny\n"
+            "plan    default\n"
+            "run     ring_anything on the mesh ring=2,ulysses=1\n"
+            "\n"
+            "case  module    argument       action   axis  total  per rank  note\n"
+            "base  (root)    hidden_states  split       1     17  9,8\n"
+            "base  proj_out  output 0       gather      1     17  9,8\n"
+            "base  (root)    timestep       skipped     -      -            1 dimension, plan expects 2\n"
+            "\n"
+            "Entries of the plan: 1 split, 1 gather, 1 skipped.\n");
+}
+
+TEST(TerminalText, ListsCasesOfAPlanThatDidNotRunByReason) {
+  Report report = test::plan_report();
+  PlanRow refused = test::split_row();
+  refused.action = "refused";
+  refused.note = "4 heads cannot be divided";
+  PlanRow other = refused;
+  other.case_name = "other";
+  report.plan = {refused, other};
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("\ncases that did not run to the end\n"
+                              "  - refused: 4 heads cannot be divided\n"
+                              "      in: base, other\n"));
+  EXPECT_THAT(text, Not(HasSubstr("per rank")));
+  EXPECT_THAT(text, EndsWith("\nEntries of the plan: 2 refused.\n"));
+}
+
+TEST(SizesText, ShortensManySizes) {
+  EXPECT_EQ(sizes_text({}), "");
+  EXPECT_EQ(sizes_text({9, 8, 7}), "9,8,7");
+  EXPECT_EQ(sizes_text({1, 2, 3, 4, 5, 6, 7, 8}), "1,2,3,4,5,6,7,8");
+  EXPECT_EQ(sizes_text({1, 2, 3, 4, 5, 6, 7, 8, 9}), "1,2,3,4,.. (9)");
+}
+
+TEST(BytesText, PicksTheUnit) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
+  EXPECT_EQ(bytes_text(49408), "48.2 KiB");
+  EXPECT_EQ(bytes_text((std::int64_t{1} << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(bytes_text(std::int64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(bytes_text(std::numeric_limits<std::int64_t>::max()), "8388608.0 TiB");
+}
+
+}  // namespace
+}  // namespace shardproof
