@@ -30,11 +30,12 @@ run_tests() {
   ctest --preset "$1" 2>&1 | tee "$logs/$1.log" | grep -vE '^ +Start +[0-9]+:' || failed=1
 }
 
-# closing_lines TITLE TEST_PRESET: what ctest said at the end of a run.
+# closing_lines TITLE CONFIGURE_PRESET TEST_PRESET: why tests were skipped, and what ctest said at the end of a run.
 closing_lines() {
   echo
   echo "== $1"
-  sed -n '/% tests passed/,$p' "$logs/$2.log"
+  sed -n '/: Skipped$/{n;s/^/skipped: /;p}' "build/$2/Testing/Temporary/LastTest.log"
+  sed -n '/% tests passed/,$p' "$logs/$3.log"
 }
 
 tools/demo.sh
@@ -43,6 +44,6 @@ run_tests "$release_tests"
 build asan
 run_tests asan
 
-closing_lines "fast tests, address and undefined-behaviour sanitizers" asan
-closing_lines "all tests, release build" "$release_tests"
+closing_lines "fast tests, address and undefined-behaviour sanitizers" asan asan
+closing_lines "all tests, release build" release "$release_tests"
 exit "$failed"
