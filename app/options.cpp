@@ -68,7 +68,14 @@ class Subcommand {
   void value(const std::string& name, const std::string& placeholder, const std::string& description, Reader reader) {
     CLI::Option* const option =
         app_->add_option_function<std::string>(name, [](const std::string&) {}, description)->type_name(placeholder);
-    readers_.emplace_back(option, std::move(reader));
+    // The parser takes the next word whatever it is.
+    readers_.emplace_back(
+        option, [placeholder, reader = std::move(reader)](const std::string& option_name, const std::string& text) {
+          SHARDPROOF_CHECK(!text.starts_with("--"), usage_error,
+                           "{}: its value is missing before '{}'; expected {} (a file of that name is ./{})",
+                           option_name, printable(text), placeholder, printable(text));
+          reader(option_name, text);
+        });
   }
   void flag(const std::string& name, const std::string& description, std::function<void()> set) {
     CLI::Option* const option = app_->add_flag(name, description)->disable_flag_override();

@@ -1,0 +1,487 @@
+// What oracle, verify and plan answer: exit status, tables, JSON, and the words for wrong exports and plans. The
+// program runs as a process of its own on the recorded FLUX data and on copies of it that are damaged on purpose.
+#include "app/commands.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/json.h"
+#include "core/safetensors.h"
+#include "tests/app/program.h"
+#include "tests/core/files/test_files.h"
+
+namespace shardproof {
+namespace {
+
+using test::golden;
+using test::ProgramRun;
+using test::put;
+using test::run_program;
+using test::TemporaryFolder;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+using Words = std::vector<std::string>;
+
+// The JSON of a run, and the run itself.
+struct JsonRun {
+  ProgramRun run;
+  std::string text;
+  Json json;
+};
+
+JsonRun run_with_json(Words words) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "out.json";
+  words.insert(words.end(), {"--json", path});
+  JsonRun result{run_program(words), test::contents_of(path), {}};
+  result.json = parse_json(result.text, "out.json");
+  return result;
+}
+
+std::vector<std::string> keys_of(const Json& json) {
+  std::vector<std::string> keys;
+  for (const JsonMember& member : json.members()) keys.push_back(member.key);
+  return keys;
+}
+
+// A copy of a recorded folder that a test may damage.
+class Export {
+ public:
+  explicit Export(std::string_view name) {
+    std::filesystem::copy(golden(name), path(), std::filesystem::copy_options::recursive);
+  }
+  std::filesystem::path path() const { return folder_ / "export"; }
+  std::filesystem::path operator/(std::string_view name) const { return path() / name; }
+
+  // Replaces one float32 of a tensor.
+  void change_weight(const std::string& tensor, std::size_t index, float value) {
+    const std::filesystem::path file = *this / "weights.safetensors";
+    std::uint64_t header = 0;
+    std::size_t begin = 0;
+    {
+      const std::string start = test::contents_of(file).substr(0, sizeof(header));
+      std::memcpy(&header, start.data(), sizeof(header));
+      begin = SafetensorsFile(file).at(tensor).begin;
+    }
+    std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+    stream.seekp(static_cast<std::streamoff>(sizeof(header) + header + begin + index * sizeof(value)));
+    stream.write(reinterpret_cast<const char*>(&value), sizeof(value));
+    ASSERT_TRUE(stream.good());
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(Oracle, AgreesWithTheRecordedOutputs) {
+  const JsonRun result = run_with_json({"oracle", golden("tiny"), golden("uneven")});
+  EXPECT_EQ(result.run.status, 0);
+  EXPECT_EQ(result.run.error, "");
+  EXPECT_THAT(result.run.output, HasSubstr("Our dense model agrees with the export: "));
+  EXPECT_EQ(result.json.at("command").as_string(), "oracle");
+  EXPECT_EQ(result.json.at("summary").at("DISAGREES").as_int(), 0);
+  EXPECT_EQ(result.json.at("summary").at("AGREES").as_int() + result.json.at("summary").at("NOT CHECKED").as_int(),
+            4 * 6);
+  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("source").as_string(), golden("tiny"));
+  EXPECT_EQ(result.json.at("results").items().back().at("source").as_string(), golden("uneven"));
+}
+
+TEST(Oracle, NamesTheFirstModuleThatAChangedWeightReaches) {
+  Export damaged("tiny");
+  damaged.change_weight("transformer_blocks.1.ff.net.2.weight", 5, 3.0F);
+  const JsonRun result = run_with_json({"oracle", damaged.path()});
+  EXPECT_EQ(result.run.status, 1);
+  EXPECT_EQ(result.run.error, "");
+  EXPECT_THAT(result.run.output, HasSubstr("DISAGREES"));
+  EXPECT_THAT(result.run.output, HasSubstr(":transformer_blocks.1.ff.net.2#0"));
+  EXPECT_THAT(result.run.output, HasSubstr("\nOur dense model disagrees with the export: "));
+  int traces = 0;
+  for (const Json& comparison : result.json.at("results").items()) {
+    if (comparison.at("verdict").as_string() == "NOT CHECKED") continue;
+    EXPECT_EQ(comparison.at("verdict").as_string(), "DISAGREES") << comparison.dump();
+    if (comparison.at("first_module").is_null()) continue;
+    ++traces;
+    EXPECT_THAT(comparison.at("first_module").as_string(), EndsWith(":transformer_blocks.1.ff.net.2#0"));
+  }
+  EXPECT_EQ(traces, 1);
+}
+
+TEST(Oracle, IsStatusTwoWhenThereIsNothingToCompareWith) {
+  const Export bare("uneven");
+  std::filesystem::remove(bare / "base.outputs.safetensors");
+  std::filesystem::remove(bare / "grid_ids.outputs.safetensors");
+  const ProgramRun run = run_program({"oracle", bare.path()});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.output, HasSubstr("NOT CHECKED"));
+  EXPECT_EQ(run.error, "shardproof: nothing was compared: the exports hold no outputs\n");
+}
+
+TEST(Oracle, NeedsAnExport) {
+  const ProgramRun run = run_program({"oracle", "flux"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.error,
+            "shardproof: 'flux' is a model's name; oracle needs recorded outputs, expected an export directory\n");
+}
+
+TEST(Source, IsReportedWhenItIsNeitherExportNorModel) {
+  const TemporaryFolder folder;
+  put(folder / "file", "x");
+  const std::string empty = folder / "empty";
+  std::filesystem::create_directory(empty);
+  const std::string file = folder / "file";
+  for (const char* command : {"verify", "plan", "oracle"}) {
+    EXPECT_EQ(run_program({command, "no-such"}).error,
+              "shardproof: 'no-such' is neither an export directory (no such folder) nor a model's name; models: flux, "
+              "probe\n");
+    EXPECT_EQ(run_program({command, file}).error,
+              fmt::format("shardproof: {}: not a folder; an export directory is expected\n", file));
+    const ProgramRun run = run_program({command, empty});
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.output, "");
+    EXPECT_EQ(run.error, fmt::format("shardproof: cannot open '{}/config.json': No such file or directory\n", empty));
+  }
+}
+
+TEST(Source, IsReportedWhenAFileOfItCannotBeRead) {
+  const Export linked("uneven");
+  std::filesystem::remove(linked / "weights.safetensors");
+  std::filesystem::create_symlink("nowhere", linked / "weights.safetensors");
+  const ProgramRun weights = run_program({"verify", linked.path()});
+  EXPECT_EQ(weights.status, 2);
+  EXPECT_THAT(weights.error, StartsWith("shardproof: "));
+  EXPECT_THAT(weights.error, HasSubstr((linked / "weights.safetensors").string()));
+
+  const Export folders("uneven");
+  std::filesystem::remove(folders / "base.json");
+  std::filesystem::create_directory(folders / "base.json");
+  const ProgramRun description = run_program({"verify", folders.path()});
+  EXPECT_EQ(description.status, 2);
+  EXPECT_EQ(description.error,
+            fmt::format("shardproof: '{}' is a folder; expected a file\n", (folders / "base.json").string()));
+}
+
+TEST(Source, IsReportedWhenItsConfigurationIsWrong) {
+  const Export wrong("uneven");
+  const std::string config = wrong / "config.json";
+  put(config, "{\"_class_name\": \"NoSuchModel\"}");
+  const ProgramRun unknown = run_program({"verify", wrong.path()});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.error, StartsWith("shardproof: no model is named 'NoSuchModel'; known: flux"));
+  put(config, "{");
+  const ProgramRun broken = run_program({"verify", wrong.path()});
+  EXPECT_EQ(broken.status, 2);
+  EXPECT_THAT(broken.error, HasSubstr(config));
+}
+
+TEST(Verify, RunsEveryModeOfARecordedModel) {
+  const JsonRun result = run_with_json({"verify", golden("tiny"), "--case", "base"});
+  EXPECT_EQ(result.run.status, 0) << result.run.output;
+  EXPECT_EQ(result.run.error, "");
+  EXPECT_EQ(result.json.at("summary").dump(),
+            R"({"EXACT":0,"ROUNDING-EQUIVALENT":16,"DIFFERENT":0,"REFUSED":4,"NOT CHECKED":0})");
+  EXPECT_THAT(result.run.output, HasSubstr("\nREFUSED (4 of 20)\n"));
+  EXPECT_THAT(result.run.output,
+              HasSubstr("\nNOT CHECKED\n  - EXACT: exact arithmetic (--tier exact) is not part of this build\n"));
+  EXPECT_THAT(result.run.output, HasSubstr("\nEverything that was run is verified: 16 ROUNDING-EQUIVALENT, 4 REFUSED; "
+                                           "largest figure "));
+}
+
+void expect_types_of_the_contract(const Json& result) {
+  const bool is_refused = result.at("verdict").as_string() == "REFUSED";
+  for (const char* key : {"case", "mode", "mesh", "dtype", "device", "tier", "rotate_method", "verdict", "reason"})
+    EXPECT_TRUE(result.at(key).is_string()) << key;
+  for (const char* key : {"seed", "schedule_seed", "bytes_sent_per_rank", "collectives"})
+    EXPECT_TRUE(result.at(key).is_integer()) << key;
+  EXPECT_TRUE(result.at("convert_to_fp32").is_bool());
+  EXPECT_TRUE(result.at("seconds").is_double());
+  EXPECT_EQ(result.at("figure").is_null(), is_refused);
+  EXPECT_EQ(result.at("max_abs").is_null(), is_refused);
+  EXPECT_EQ(result.at("tokens_per_rank").size() == 0, is_refused);
+  EXPECT_EQ(result.at("reason").as_string().empty(), !is_refused);
+  if (is_refused) return;
+  EXPECT_TRUE(result.at("figure").is_double());
+  EXPECT_LE(result.at("figure").as_double(), 1e-11);
+  for (const Json& tokens : result.at("tokens_per_rank").items()) EXPECT_TRUE(tokens.is_integer());
+  EXPECT_TRUE(result.at("worst").is_null() || keys_of(result.at("worst")) == (Words{"rank", "index"}));
+  EXPECT_GT(result.at("bytes_sent_per_rank").as_int(), 0);
+}
+
+TEST(Verify, WritesTheJsonOfTheContract) {
+  const JsonRun result = run_with_json({"verify", "flux", "--case", "uneven", "--seed", "3", "--schedule-seed", "4"});
+  EXPECT_EQ(result.run.status, 0);
+  EXPECT_EQ(keys_of(result.json), (Words{"command", "version", "features", "model", "results", "summary"}));
+  EXPECT_EQ(result.json.at("model").as_string(), "FluxTransformer2DModel");
+  EXPECT_EQ(result.json.at("version").as_string().substr(0, 2), "0.");
+  const Words fields{"case",
+                     "mode",
+                     "mesh",
+                     "dtype",
+                     "device",
+                     "tier",
+                     "rotate_method",
+                     "convert_to_fp32",
+                     "seed",
+                     "schedule_seed",
+                     "tokens_per_rank",
+                     "verdict",
+                     "reason",
+                     "figure",
+                     "max_abs",
+                     "worst",
+                     "bytes_sent_per_rank",
+                     "collectives",
+                     "skipped_entries",
+                     "seconds"};
+  const std::vector<std::string> modes{"ulysses", "ulysses_anything", "ring", "ring_anything", "unified"};
+  int verified = 0;
+  for (const Json& entry : result.json.at("results").items()) {
+    EXPECT_EQ(keys_of(entry), fields);
+    expect_types_of_the_contract(entry);
+    EXPECT_EQ(entry.at("seed").as_int(), 3);
+    EXPECT_EQ(entry.at("schedule_seed").as_int(), 4);
+    EXPECT_EQ(entry.at("device").as_string(), "reference");
+    EXPECT_NE(std::find(modes.begin(), modes.end(), entry.at("mode").as_string()), modes.end());
+    verified += entry.at("verdict").as_string() == "ROUNDING-EQUIVALENT" ? 1 : 0;
+  }
+  EXPECT_GT(verified, 0);
+  EXPECT_EQ(result.json.at("summary").at("ROUNDING-EQUIVALENT").as_int(), verified);
+}
+
+TEST(Verify, GivesTheSameJsonTwiceAndWithMoreWorkers) {
+  const std::regex seconds("\"seconds\": [^,\n]*");
+  const auto text = [&](const Words& words) {
+    return std::regex_replace(run_with_json(words).text, seconds, "\"seconds\": -");
+  };
+  const std::string once = text({"verify", golden("uneven"), "--case", "base"});
+  EXPECT_EQ(once, text({"verify", golden("uneven"), "--case", "base"}));
+  EXPECT_EQ(once, text({"verify", golden("uneven"), "--case", "base", "--workers", "3"}));
+  EXPECT_THAT(once, HasSubstr("ROUNDING-EQUIVALENT"));
+}
+
+TEST(Verify, IsStatusTwoWhenANamedConfigurationIsRefusedInACase) {
+  const JsonRun result = run_with_json({"verify", golden("tiny"), "--ring-degree", "3"});
+  EXPECT_EQ(result.run.status, 2);
+  EXPECT_EQ(result.run.error,
+            "shardproof: ring with ring=3,ulysses=1 is refused in case 'base', 'batch2', 'controlnet', 'realistic_t': "
+            "argument 'hidden_states' of module '' (FluxTransformer2DModel): axis 1 has 16 entries, which 3 ranks "
+            "cannot divide equally; the nearest legal lengths are 15 and 18; ulysses_anything or ring_anything would "
+            "accept 16\n"
+            "shardproof: nothing was verified: every configuration is refused\n");
+  EXPECT_EQ(result.json.at("summary").at("REFUSED").as_int(), 4);
+
+  // One case of this model has an odd number of tokens, another an even one.
+  const ProgramRun partly = run_program({"verify", "flux", "--ring-degree", "2"});
+  EXPECT_EQ(partly.status, 2);
+  EXPECT_THAT(partly.output, HasSubstr("2 ROUNDING-EQUIVALENT, 2 REFUSED"));
+  EXPECT_THAT(partly.error, Not(HasSubstr("nothing was verified")));
+}
+
+TEST(Verify, RefusesConfigurationsThatContradictThemselves) {
+  const auto error_of = [](Words words) {
+    words.insert(words.begin(), {"verify", "flux", "--case", "even"});
+    const ProgramRun run = run_program(words);
+    EXPECT_EQ(run.status, 2);
+    return run.error;
+  };
+  EXPECT_THAT(error_of({"--mesh", "ring=2,ulysses=1", "--ring-degree", "3"}),
+              HasSubstr("ring_degree is 3, but the mesh 'ring=2,ulysses=1' has ring=2; they must agree"));
+  EXPECT_THAT(error_of({"--mesh", "ring=2"}), HasSubstr("has no dimension 'ulysses'"));
+  EXPECT_THAT(error_of({"--ulysses-anything", "--ring-anything", "--ring-degree", "2"}),
+              HasSubstr("ulysses_anything and ring_anything exclude each other"));
+  EXPECT_THAT(error_of({"--ring-anything"}), HasSubstr("ring_anything needs ring_degree greater than 1 (it is 1)"));
+  EXPECT_THAT(error_of({"--tp-degree", "1"}), HasSubstr("either ring_degree or ulysses_degree must be greater than 1"));
+}
+
+TEST(Verify, RefusesTensorParallelism) {
+  const JsonRun result = run_with_json({"verify", "flux", "--case", "even", "--ring-degree", "2", "--tp-degree", "2"});
+  EXPECT_EQ(result.run.status, 2);
+  EXPECT_EQ(result.run.error,
+            "shardproof: tp+ring with ring=2,ulysses=1,tp=2 is refused in case 'even': tp_degree is 2: tensor "
+            "parallelism is not offered yet\n"
+            "shardproof: nothing was verified: every configuration is refused\n");
+  const Json& entry = result.json.at("results").at(std::size_t{0});
+  EXPECT_EQ(entry.at("mode").as_string(), "tp+ring");
+  EXPECT_EQ(entry.at("verdict").as_string(), "REFUSED");
+}
+
+TEST(Verify, IsStatusTwoForSixteenBitsButPrintsTheRatio) {
+  const JsonRun result =
+      run_with_json({"verify", "flux", "--case", "even", "--ring-degree", "2", "--dtype", "bfloat16"});
+  EXPECT_EQ(result.run.status, 2);
+  EXPECT_EQ(result.run.error,
+            "shardproof: nothing was verified: bfloat16 is run and its ratio printed, but not judged; expected --dtype "
+            "float64 or float32 for a verdict\n");
+  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("verdict").as_string(), "NOT CHECKED");
+  EXPECT_GT(result.json.at("results").at(std::size_t{0}).at("figure").as_double(), 0.0);
+}
+
+TEST(Verify, RunsReplicasOfOtherMeshDimensionsInFloat32) {
+  const JsonRun result = run_with_json({"verify", "flux", "--case", "even", "--mesh", "fsdp=2,ring=2,ulysses=1",
+                                        "--dtype", "float32", "--tier", "all", "--gather", "padded", "--plan",
+                                        "shipped", "--rotate-method", "alltoall", "--no-convert-to-fp32"});
+  EXPECT_EQ(result.run.status, 0) << result.run.error;
+  const Json& entry = result.json.at("results").at(std::size_t{0});
+  EXPECT_EQ(entry.at("mesh").as_string(), "fsdp=2,ring=2,ulysses=1");
+  EXPECT_EQ(entry.at("tokens_per_rank").size(), 4U);
+  EXPECT_EQ(entry.at("rotate_method").as_string(), "alltoall");
+  EXPECT_FALSE(entry.at("convert_to_fp32").as_bool());
+  EXPECT_EQ(entry.at("device").as_string(), "cpu");
+  EXPECT_LE(entry.at("figure").as_double(), 16.0);
+  EXPECT_THAT(result.run.output, HasSubstr("  - ragged gathers of the modes for uneven lengths (--gather)\n"));
+}
+
+// The plan of FLUX with one thing wrong.
+std::string plan_text(std::string_view root, std::string_view output) {
+  return fmt::format(R"({{"model": "FluxTransformer2DModel", "cp": {{"": {{{}}}, {}}}}})", root, output);
+}
+
+constexpr std::string_view kImage = R"("hidden_states": {"split_dim": 1, "expected_dims": 3},
+  "img_ids": {"split_dim": 0, "expected_dims": 2})";
+constexpr std::string_view kText = R"(, "encoder_hidden_states": {"split_dim": 1, "expected_dims": 3})";
+constexpr std::string_view kTextIds = R"(, "txt_ids": {"split_dim": 0, "expected_dims": 2})";
+constexpr std::string_view kOutput = R"("proj_out": {"gather_dim": 1, "expected_dims": 3})";
+
+ProgramRun run_with_plan(const std::string& plan) {
+  const TemporaryFolder folder;
+  put(folder / "plan.json", plan);
+  return run_program(
+      {"verify", golden("tiny"), "--case", "base", "--ring-degree", "2", "--plan", folder / "plan.json"});
+}
+
+std::string joined(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text += part;
+  return text;
+}
+
+TEST(VerifyWithAPlanFile, AcceptsTheRightOne) {
+  const ProgramRun run = run_with_plan(plan_text(joined({kImage, kText, kTextIds}), kOutput));
+  EXPECT_EQ(run.status, 0) << run.error << run.output;
+}
+
+TEST(VerifyWithAPlanFile, FindsPositionsThatAreNotDivided) {
+  const ProgramRun run = run_with_plan(plan_text(joined({kImage, kText}), kOutput));
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.output, HasSubstr("rotary embedding"));
+  EXPECT_THAT(run.output, EndsWith("\nA difference was found: 1 DIFFERENT.\n"));
+}
+
+TEST(VerifyWithAPlanFile, FindsTextThatEveryRankKeepsWhole) {
+  const ProgramRun run = run_with_plan(plan_text(kImage, kOutput));
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.output, HasSubstr("output 'sample' on rank 0: 64 elements differ"));
+}
+
+TEST(VerifyWithAPlanFile, FindsAnOutputThatIsNotGathered) {
+  const ProgramRun run = run_with_plan(plan_text(joined({kImage, kText, kTextIds}), R"("x_embedder": {})"));
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.output, HasSubstr("DIFFERENT"));
+}
+
+TEST(VerifyWithAPlanFile, RefusesAnEntryThatTheModelDoesNotHave) {
+  const ProgramRun run = run_with_plan(plan_text(R"("hidden_stats": {"split_dim": 1})", kOutput));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, HasSubstr("'hidden_stats'"));
+  EXPECT_THAT(run.error, HasSubstr("is not an argument of FluxTransformer2DModel"));
+}
+
+TEST(VerifyWithAPlanFile, RefusesFilesThatAreNoPlanOfThisModel) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "plan.json";
+  const auto error_of = [&](const char* text) {
+    put(path, text);
+    const ProgramRun run = run_program({"verify", "flux", "--plan", path});
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.output, "");
+    return run.error;
+  };
+  EXPECT_EQ(error_of(R"({"model": "WanTransformer3DModel", "cp": {}})"),
+            fmt::format("shardproof: --plan {}: it is a plan of 'WanTransformer3DModel'; expected a plan of "
+                        "FluxTransformer2DModel\n",
+                        path));
+  EXPECT_EQ(
+      error_of(R"({"model": "FluxTransformer2DModel", "tp": {}})"),
+      fmt::format("shardproof: --plan {}: it has no \"cp\"; expected a context-parallel plan under that key\n", path));
+  EXPECT_THAT(error_of("{"), HasSubstr(path));
+  EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("'model'"));
+  EXPECT_EQ(run_program({"verify", "flux", "--plan", folder / "none"}).error,
+            fmt::format("shardproof: cannot open '{}': No such file or directory\n", (folder / "none").string()));
+  EXPECT_EQ(run_program({"verify", "flux", "--plan", folder.path()}).error,
+            fmt::format("shardproof: '{}' is a folder; expected a file\n", folder.path().string()));
+}
+
+TEST(VerifyWithAPlanFile, NotesThatItsTensorParallelPartIsNotUsed) {
+  const TemporaryFolder folder;
+  std::string text = plan_text(joined({kImage, kText, kTextIds}), kOutput);
+  text.insert(text.size() - 1, R"(, "tp": {})");
+  put(folder / "plan.json", text);
+  const ProgramRun run = run_program({"plan", golden("tiny"), "--case", "base", "--plan", folder / "plan.json"});
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_THAT(run.output, HasSubstr("\"tp\" part of"));
+}
+
+TEST(Plan, ShowsWhatIsDividedOnEveryRank) {
+  const JsonRun result = run_with_json({"plan", golden("tiny"), "--case", "base", "--ulysses-degree", "4"});
+  EXPECT_EQ(result.run.status, 0);
+  EXPECT_EQ(result.run.error, "");
+  EXPECT_THAT(result.run.output, HasSubstr("run     ulysses on the mesh ring=1,ulysses=4\n"));
+  EXPECT_THAT(result.run.output, HasSubstr("base  (root)    hidden_states          split      1     16  4,4,4,4\n"));
+  EXPECT_THAT(result.run.output, HasSubstr("base  proj_out  output 0               gather     1     16  4,4,4,4\n"));
+  EXPECT_THAT(result.run.output, Not(HasSubstr("no configuration was named")));
+  const Json& row = result.json.at("results").at(std::size_t{0});
+  EXPECT_EQ(keys_of(row),
+            (Words{"case", "mode", "mesh", "module", "argument", "action", "axis", "total", "per_rank", "reason"}));
+  EXPECT_EQ(row.at("per_rank").dump(), "[4,4,4,4]");
+  EXPECT_EQ(result.json.at("summary").dump(), R"({"split":4,"gather":1,"skipped":0,"refused":0,"failed":0})");
+}
+
+TEST(Plan, TakesARingForUnevenLengthsWhenNoneIsNamed) {
+  const ProgramRun run = run_program({"plan", "flux", "--case", "uneven"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, HasSubstr("run     ring_anything on the mesh ring=2,ulysses=1\n"));
+  EXPECT_THAT(run.output, HasSubstr("  - no configuration was named: this is ring_degree 2 with ring_anything\n"));
+  EXPECT_THAT(run.output, HasSubstr("  - weights and inputs are drawn, from seed 0\n"));
+  EXPECT_THAT(run.output, HasSubstr("hidden_states          split      1     13  7,6\n"));
+}
+
+TEST(Plan, ListsSkippedEntries) {
+  const ProgramRun run = run_program({"plan", "probe", "--case", "whole_shard_masked"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, HasSubstr("skipped"));
+  EXPECT_THAT(run.output, HasSubstr("1 dimension, plan expects 2\n"));
+}
+
+TEST(Plan, SaysWhyItWasRefused) {
+  const JsonRun result = run_with_json({"plan", "flux", "--case", "uneven", "--ulysses-degree", "2"});
+  EXPECT_EQ(result.run.status, 2);
+  EXPECT_THAT(result.run.error, StartsWith("shardproof: ulysses with ring=1,ulysses=2 is refused in case 'uneven': "
+                                           "argument 'hidden_states'"));
+  EXPECT_THAT(result.run.output, EndsWith("\nEntries of the plan: 1 refused.\n"));
+  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("action").as_string(), "refused");
+  EXPECT_TRUE(result.json.at("results").at(std::size_t{0}).at("axis").is_null());
+  EXPECT_EQ(run_program({"plan", "flux", "--case", "even", "--tp-degree", "2"}).error,
+            "shardproof: tp with ring=1,ulysses=1,tp=2 is refused in case 'even': tp_degree is 2: tensor parallelism "
+            "is not offered yet\n");
+}
+
+TEST(StatusOf, IsTheRequestsFaultUnlessItIsOurs) {
+  for (const ErrorKind kind : {ErrorKind::internal_error, ErrorKind::deadlock_error, ErrorKind::collective_error})
+    EXPECT_EQ(status_of(kind), 3) << error_kind_name(kind);
+  for (const ErrorKind kind :
+       {ErrorKind::config_error, ErrorKind::unsupported_error, ErrorKind::plan_error, ErrorKind::shape_error,
+        ErrorKind::state_error, ErrorKind::type_error, ErrorKind::file_error, ErrorKind::usage_error})
+    EXPECT_EQ(status_of(kind), 2) << error_kind_name(kind);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,326 @@
+// Every option with every kind of wrong value: the status is 2, nothing is printed as a result, and the message names
+// the option, the value and what is expected.
+#include "app/options.h"
+
+#include <limits>
+#include <ostream>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+
+namespace shardproof {
+namespace {
+
+using test::ProgramRun;
+using test::run_program;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+using Words = std::vector<std::string>;
+
+void expect_usage_error(const Words& words, const std::string& message) {
+  const ProgramRun run = run_program(words);
+  EXPECT_EQ(run.status, 2) << fmt::format("{}", fmt::join(words, " "));
+  EXPECT_EQ(run.output, "") << fmt::format("{}", fmt::join(words, " "));
+  EXPECT_EQ(run.error, "shardproof: " + message + "\n");
+}
+
+struct IntegerOption {
+  const char* name;
+  std::int64_t min;
+  std::int64_t max;
+};
+
+void PrintTo(const IntegerOption& option, std::ostream* stream) { *stream << option.name; }
+
+std::string name_of(const char* option) {
+  std::string name;
+  for (const char* c = option; *c != '\0'; ++c) {
+    if (*c != '-') name += *c;
+  }
+  return name;
+}
+
+class IntegerOptions : public testing::TestWithParam<IntegerOption> {};
+
+TEST_P(IntegerOptions, RefuseWhatIsNoIntegerInTheirRange) {
+  const auto [name, min, max] = GetParam();
+  const std::string above =
+      max == std::numeric_limits<std::int64_t>::max() ? "9223372036854775808" : std::to_string(max + 1);
+  for (const std::string& value :
+       {std::to_string(min - 1), above, std::string("-999999999999999999999"), std::string("99999999999999999999999"),
+        std::string("two"), std::string("2x"), std::string("1.5"), std::string("1e3"), std::string("0x2"),
+        std::string("+1"), std::string(" 1"), std::string(""), std::string("nan")}) {
+    for (const char* command : {"verify", "plan"}) {
+      if (command == std::string("plan") && value != "two") continue;
+      expect_usage_error(
+          {command, "flux", name, value},
+          fmt::format("{}: '{}' is not possible; expected an integer from {} to {}", name, value, min, max));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, IntegerOptions,
+                         testing::Values(IntegerOption{"--ring-degree", 1, 16384},
+                                         IntegerOption{"--ulysses-degree", 1, 16384},
+                                         IntegerOption{"--tp-degree", 1, 16384},
+                                         IntegerOption{"--seed", 0, std::numeric_limits<std::int64_t>::max()},
+                                         IntegerOption{"--schedule-seed", 0, std::numeric_limits<std::int64_t>::max()},
+                                         IntegerOption{"--workers", 1, 256}),
+                         [](const auto& parameter) { return name_of(parameter.param.name); });
+
+struct ChoiceOption {
+  const char* name;
+  const char* choices;
+};
+
+void PrintTo(const ChoiceOption& option, std::ostream* stream) { *stream << option.name; }
+
+class ChoiceOptions : public testing::TestWithParam<ChoiceOption> {};
+
+TEST_P(ChoiceOptions, RefuseUnknownWords) {
+  const auto [name, choices] = GetParam();
+  for (const char* value : {"other", "", "-1", "FLOAT64", "all all"}) {
+    expect_usage_error({"verify", "flux", name, value},
+                       fmt::format("{}: '{}' is not known; expected one of {}", name, value, choices));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ChoiceOptions,
+                         testing::Values(ChoiceOption{"--rotate-method", "allgather, alltoall"},
+                                         ChoiceOption{"--dtype", "float64, float32, bfloat16, float16"},
+                                         ChoiceOption{"--tier", "exact, rounding, all"},
+                                         ChoiceOption{"--device", "reference, cpu, torch"},
+                                         ChoiceOption{"--gather", "ragged, padded"}),
+                         [](const auto& parameter) { return name_of(parameter.param.name); });
+
+class ValueOptions : public testing::TestWithParam<const char*> {};
+
+TEST_P(ValueOptions, NeedAValue) {
+  const ProgramRun run = run_program({"verify", "flux", GetParam()});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.output, "");
+  EXPECT_THAT(run.error, StartsWith(fmt::format("shardproof: {}: 1 required ", GetParam())));
+  // The name of another option is no value.
+  const ProgramRun next = run_program({"verify", "flux", GetParam(), "--ring-anything"});
+  EXPECT_EQ(next.status, 2);
+  EXPECT_THAT(next.error, StartsWith(fmt::format("shardproof: {}: its value is missing before '--ring-anything'; "
+                                                 "expected ",
+                                                 GetParam())));
+}
+
+TEST_P(ValueOptions, AreGivenOnce) {
+  expect_usage_error({"verify", "flux", GetParam(), "1", GetParam(), "1"},
+                     fmt::format("{}: At Most 1 required but received 2", GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(, ValueOptions,
+                         testing::Values("--ring-degree", "--ulysses-degree", "--rotate-method", "--tp-degree",
+                                         "--mesh", "--plan", "--case", "--dtype", "--tier", "--device", "--gather",
+                                         "--seed", "--schedule-seed", "--workers", "--json"),
+                         [](const auto& parameter) { return name_of(parameter.param); });
+
+class Flags : public testing::TestWithParam<const char*> {};
+
+TEST_P(Flags, TakeNoValueAndAreGivenOnce) {
+  expect_usage_error({"verify", "flux", GetParam(), GetParam()},
+                     fmt::format("{}: given 2 times; expected once", GetParam()));
+  const ProgramRun run = run_program({"verify", "flux", fmt::format("{}=no", GetParam())});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, HasSubstr(std::string(GetParam()).substr(2)));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Flags, testing::Values("--ulysses-anything", "--ring-anything", "--no-convert-to-fp32"),
+                         [](const auto& parameter) { return name_of(parameter.param); });
+
+TEST(CommandLineOptions, RefuseAMeshThatIsNone) {
+  const auto of_form = [](const char* mesh, const char* item) {
+    return fmt::format("--mesh: mesh '{}': '{}' is not of the form name=size, as in ring=2,ulysses=1", mesh, item);
+  };
+  expect_usage_error({"verify", "flux", "--mesh", "ring"}, of_form("ring", "ring"));
+  expect_usage_error({"verify", "flux", "--mesh", "ring=2,"}, of_form("ring=2,", ""));
+  expect_usage_error({"verify", "flux", "--mesh", "ring=x"}, of_form("ring=x", "ring=x"));
+  expect_usage_error({"verify", "flux", "--mesh", "ring=99999999999"}, of_form("ring=99999999999", "ring=99999999999"));
+  expect_usage_error({"verify", "flux", "--mesh", "ring=-2,ulysses=1"},
+                     "--mesh: mesh dimension 'ring' has size -2; it must be at least 1");
+  expect_usage_error({"verify", "flux", "--mesh", "ring=2,ring=2"}, "--mesh: mesh dimension 'ring' is named twice");
+  expect_usage_error({"verify", "flux", "--mesh", "=2"}, "--mesh: a mesh dimension has no name");
+  expect_usage_error({"verify", "flux", "--mesh", "ring=1048576,ulysses=2"},
+                     "--mesh: a mesh of more than 1048576 ranks is not supported");
+}
+
+TEST(CommandLineOptions, RefuseMoreRanksThanCanBeSimulated) {
+  expect_usage_error({"verify", "flux", "--ring-degree", "16384", "--ulysses-degree", "16384"},
+                     "--ring-degree x --ulysses-degree: 268435456 ranks are asked for; at most 16384 can be simulated");
+  expect_usage_error({"plan", "flux", "--mesh", "ring=16384,ulysses=1,dp=2"},
+                     "--mesh ring=16384,ulysses=1,dp=2: 32768 ranks are asked for; at most 16384 can be simulated");
+}
+
+TEST(CommandLineOptions, RefuseWhatThisBuildDoesNotHave) {
+  expect_usage_error({"verify", "flux", "--tier", "exact"},
+                     "--tier: 'exact' is not possible, this build has no exact tier; expected rounding or all");
+  expect_usage_error({"verify", "flux", "--device", "torch"},
+                     "--device: 'torch' is not part of this build; expected reference or cpu");
+}
+
+TEST(CommandLineOptions, RefuseTheReferenceDeviceForSixteenBits) {
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    expect_usage_error({"verify", "flux", "--dtype", dtype, "--device", "reference"},
+                       fmt::format("--device reference with --dtype {}: the reference device computes in float64 and "
+                                   "float32 only; expected --device cpu",
+                                   dtype));
+  }
+}
+
+TEST(CommandLineOptions, RefuseTwoTensorParallelDegrees) {
+  expect_usage_error({"verify", "flux", "--mesh", "ring=2,ulysses=1,tp=2", "--tp-degree", "4"},
+                     "--tp-degree 4 contradicts --mesh ring=2,ulysses=1,tp=2, which has tp=2; expected the same, or "
+                     "only one of them");
+}
+
+TEST(CommandLineOptions, RefuseAnUnknownCase) {
+  expect_usage_error({"verify", "flux", "--case", "nope"},
+                     "--case: 'nope' is no case of flux; expected one of even, uneven, controlnet, shortest");
+  expect_usage_error({"plan", "flux", "--case", ""},
+                     "--case: '' is no case of flux; expected one of even, uneven, controlnet, shortest");
+}
+
+TEST(CommandLine, NeedsASubcommand) {
+  const std::string expected = "expected oracle, verify or plan (--help explains them)";
+  expect_usage_error({}, "a subcommand is missing; " + expected);
+  expect_usage_error({"--seed", "3"}, "a subcommand is missing; " + expected);
+  expect_usage_error({"run"}, "'run' is no subcommand; " + expected);
+  expect_usage_error({""}, "'' is no subcommand; " + expected);
+  expect_usage_error({"verif\ny"}, "'verif\\x0ay' is no subcommand; " + expected);
+}
+
+TEST(CommandLine, NeedsOneSource) {
+  expect_usage_error({"verify"}, "SOURCE is required");
+  expect_usage_error({"plan", "--seed", "1"}, "SOURCE is required");
+  expect_usage_error({"oracle"}, "EXPORT_DIR is required");
+  expect_usage_error({"verify", "flux", "probe"}, "SOURCE: At Most 1 required but received 2");
+}
+
+TEST(CommandLine, RefusesUnknownOptions) {
+  expect_usage_error({"verify", "flux", "--bogus"}, "The following argument was not expected: --bogus");
+  expect_usage_error({"oracle", "x", "--seed=1"}, "The following argument was not expected: --seed=1");
+}
+
+TEST(CommandLine, ExplainsItself) {
+  const ProgramRun all = run_program({"--help"});
+  EXPECT_EQ(all.status, 0);
+  EXPECT_EQ(all.error, "");
+  for (const char* command : {"oracle", "verify", "plan", "Exit status"}) EXPECT_THAT(all.output, HasSubstr(command));
+  for (const char* command : {"verify", "plan"}) {
+    const ProgramRun one = run_program({command, "--help"});
+    EXPECT_EQ(one.status, 0);
+    for (const char* option :
+         {"--ring-degree", "--ulysses-degree", "--ulysses-anything", "--ring-anything", "--rotate-method",
+          "--no-convert-to-fp32", "--tp-degree", "--mesh", "--plan", "--case", "--dtype", "--tier", "--device",
+          "--gather", "--seed", "--schedule-seed", "--workers", "--json", "Exit status"})
+      EXPECT_THAT(one.output, HasSubstr(option));
+  }
+  EXPECT_THAT(run_program({"oracle", "--help"}).output, HasSubstr("--json"));
+}
+
+TEST(CommandLine, TellsVersionAndFeatures) {
+  const ProgramRun run = run_program({"--version"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, StartsWith("shardproof 0."));
+  EXPECT_THAT(run.output, HasSubstr("\nfeatures   communicator:sim, device:reference, device:cpu, tier:rounding\n"));
+  EXPECT_THAT(run.output, HasSubstr("\nnot built  tier:exact"));
+}
+
+TEST(ParseCommandLine, HasTheDefaultsOfTheContract) {
+  const char* const words[] = {"shardproof", "verify", "flux"};
+  const CommandLine line = parse_command_line(3, words);
+  ASSERT_TRUE(line.options.has_value());
+  const Options& options = *line.options;
+  EXPECT_EQ(options.command, Command::verify);
+  EXPECT_EQ(options.sources, (Words{"flux"}));
+  EXPECT_EQ(options.plan, "default");
+  EXPECT_EQ(options.dtype, kFloat64);
+  EXPECT_EQ(options.device, DeviceChoice::reference);
+  EXPECT_EQ(options.gather, GatherChoice::both);
+  EXPECT_TRUE(options.convert_to_fp32);
+  EXPECT_EQ(options.seed, 0U);
+  EXPECT_EQ(options.schedule_seed, 0U);
+  EXPECT_EQ(options.workers, 1);
+  EXPECT_FALSE(options.case_name || options.json || options.rotate_method || options.mesh || options.ring_degree ||
+               options.ulysses_degree || options.tp_degree);
+}
+
+TEST(ParseCommandLine, ReadsEveryOption) {
+  const char* const words[] = {"shardproof",
+                               "plan",
+                               "x",
+                               "--ring-degree",
+                               "2",
+                               "--ulysses-degree",
+                               "3",
+                               "--tp-degree",
+                               "4",
+                               "--mesh",
+                               "ring=2,ulysses=3",
+                               "--ulysses-anything",
+                               "--ring-anything",
+                               "--rotate-method",
+                               "alltoall",
+                               "--no-convert-to-fp32",
+                               "--plan",
+                               "p.json",
+                               "--case",
+                               "c",
+                               "--dtype",
+                               "float16",
+                               "--tier",
+                               "rounding",
+                               "--device",
+                               "cpu",
+                               "--gather",
+                               "padded",
+                               "--seed",
+                               "9223372036854775807",
+                               "--schedule-seed",
+                               "6",
+                               "--workers",
+                               "256",
+                               "--json",
+                               "out"};
+  const CommandLine line = parse_command_line(static_cast<int>(std::size(words)), words);
+  ASSERT_TRUE(line.options.has_value());
+  const Options& options = *line.options;
+  EXPECT_EQ(options.command, Command::plan);
+  EXPECT_EQ(options.ring_degree, 2);
+  EXPECT_EQ(options.ulysses_degree, 3);
+  EXPECT_EQ(options.tp_degree, 4);
+  EXPECT_EQ(options.mesh->text(), "ring=2,ulysses=3");
+  EXPECT_TRUE(options.ulysses_anything);
+  EXPECT_TRUE(options.ring_anything);
+  EXPECT_EQ(options.rotate_method, "alltoall");
+  EXPECT_FALSE(options.convert_to_fp32);
+  EXPECT_EQ(options.plan, "p.json");
+  EXPECT_EQ(options.case_name, "c");
+  EXPECT_EQ(options.dtype, kFloat16);
+  EXPECT_EQ(options.device, DeviceChoice::cpu);
+  EXPECT_EQ(options.gather, GatherChoice::padded);
+  EXPECT_EQ(options.seed, 9223372036854775807U);
+  EXPECT_EQ(options.schedule_seed, 6U);
+  EXPECT_EQ(options.workers, 256);
+  EXPECT_EQ(options.json, "out");
+}
+
+TEST(ParseCommandLine, TakesTheCpuForNarrowTypes) {
+  for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+    const char* const words[] = {"shardproof", "verify", "flux", "--dtype", dtype};
+    EXPECT_EQ(parse_command_line(5, words).options->device, DeviceChoice::cpu);
+  }
+  const char* const words[] = {"shardproof", "verify", "flux", "--dtype", "float32", "--device", "reference"};
+  EXPECT_EQ(parse_command_line(7, words).options->device, DeviceChoice::reference);
+}
+
+}  // namespace
+}  // namespace shardproof

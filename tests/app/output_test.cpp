@@ -1,0 +1,172 @@
+// Where results go: standard output that is closed, full or not read, and targets of --json that cannot be written. The
+// status is 2, the message names the target, and nothing is left half-written.
+#include "app/output.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+#include "tests/core/files/test_files.h"
+
+namespace shardproof {
+namespace {
+
+using test::contents_of;
+using test::ProgramRun;
+using test::put;
+using test::run_program;
+using test::StandardOutput;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+using Words = std::vector<std::string>;
+
+// A run that takes a few milliseconds and is verified.
+Words small_run(const Words& more = {}) {
+  Words words{"verify", "flux", "--case", "shortest", "--ulysses-degree", "2", "--ulysses-anything"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(StandardOutputOfTheProgram, IsTheTableAndStandardErrorIsEmpty) {
+  const ProgramRun run = run_program(small_run());
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_THAT(run.output, HasSubstr("ROUNDING-EQUIVALENT"));
+  EXPECT_EQ(run.output.find('\x1b'), std::string::npos);
+  EXPECT_EQ(run.error, "");
+}
+
+TEST(StandardOutputOfTheProgram, IsReportedWhenClosed) {
+  for (const Words& words : {small_run(), Words{"--help"}, Words{"verify", "nonsense"}}) {
+    const ProgramRun run = run_program(words, StandardOutput::closed);
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.error, "shardproof: cannot write to standard output: Bad file descriptor\n");
+  }
+}
+
+TEST(StandardOutputOfTheProgram, IsReportedWhenFull) {
+  if (!test::has_full_device()) GTEST_SKIP() << "/dev/full is not there as a device";
+  for (const Words& words : {small_run(), Words{"--help"}, Words{"--version"}}) {
+    const ProgramRun run = run_program(words, StandardOutput::full_device);
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.error, "shardproof: cannot write to standard output: No space left on device\n");
+  }
+}
+
+TEST(StandardOutputOfTheProgram, IsReportedWhenNobodyReads) {
+  const ProgramRun run = run_program(small_run(), StandardOutput::broken_pipe);
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.error, "shardproof: cannot write to standard output: Broken pipe\n");
+}
+
+TEST(StandardOutputOfTheProgram, DoesNotCostTheJson) {
+  const TemporaryFolder folder;
+  const std::string target = folder / "out.json";
+  const ProgramRun run = run_program(small_run({"--json", target}), StandardOutput::broken_pipe);
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(contents_of(target), HasSubstr("\"command\": \"verify\""));
+}
+
+TEST(StandardOutputOfTheProgram, IsNeverMixedIntoTheJsonWhenClosed) {
+  const TemporaryFolder folder;
+  const std::string target = folder / "out.json";
+  EXPECT_EQ(run_program(small_run({"--json", target}), StandardOutput::closed).status, 2);
+  EXPECT_EQ(folder.entry_count(), 0U);
+}
+
+struct BadTarget {
+  std::string path;
+  std::string message;
+};
+
+TEST(JsonOption, RefusesTargetsThatCannotBeWrittenBeforeTheWork) {
+  const TemporaryFolder folder;
+  put(folder / "file", "kept");
+  const std::string in_file = folder / "file/x.json";
+  const std::string in_nothing = folder / "missing/x.json";
+  for (const BadTarget& bad :
+       {BadTarget{folder.path(), "cannot write '{}': it is a folder"},
+        BadTarget{in_file, "cannot create '{}': Not a directory"},
+        BadTarget{in_nothing, "cannot create '{}': No such file or directory"},
+        BadTarget{"/dev/full/x", "cannot create '{}': Not a directory"},
+        BadTarget{"", "cannot write '{}': not a file name"}, BadTarget{std::string(5000, 'x'), ""}}) {
+    // The source does not exist: that the target is reported shows that it is looked at first.
+    const ProgramRun run = run_program({"verify", "no such model", "--json", bad.path});
+    EXPECT_EQ(run.status, 2) << bad.path;
+    EXPECT_EQ(run.output, "");
+    if (bad.message.empty()) {
+      EXPECT_THAT(run.error, HasSubstr("File name too long"));
+    } else {
+      EXPECT_EQ(run.error, "shardproof: " + fmt::format(fmt::runtime(bad.message), bad.path) + "\n");
+    }
+  }
+  EXPECT_EQ(contents_of(folder / "file"), "kept");
+  EXPECT_EQ(folder.entry_count(), 1U);
+}
+
+TEST(JsonOption, ReportsAFullDevice) {
+  if (!test::has_full_device()) GTEST_SKIP() << "/dev/full is not there as a device";
+  const ProgramRun run = run_program(small_run({"--json", "/dev/full"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.output, HasSubstr("Everything that was run is verified"));
+  EXPECT_EQ(run.error, "shardproof: cannot write '/dev/full': No space left on device\n");
+  EXPECT_TRUE(test::has_full_device());
+}
+
+TEST(JsonOption, RefusesAFileWithoutPermission) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everything";
+  const TemporaryFolder folder;
+  put(folder / "locked", "kept");
+  std::filesystem::permissions(folder / "locked", std::filesystem::perms::owner_read);
+  const ProgramRun run = run_program(small_run({"--json", folder / "locked"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, HasSubstr("Permission denied"));
+  EXPECT_EQ(contents_of(folder / "locked"), "kept");
+}
+
+TEST(JsonOption, LeavesTheTargetAloneWhenTheRequestIsWrong) {
+  const TemporaryFolder folder;
+  put(folder / "out.json", "kept");
+  EXPECT_EQ(run_program({"verify", "no such model", "--json", folder / "out.json"}).status, 2);
+  EXPECT_EQ(run_program(small_run({"--seed", "x", "--json", folder / "out.json"})).status, 2);
+  EXPECT_EQ(run_program({"verify", "no such model", "--json", folder / "new.json"}).status, 2);
+  EXPECT_EQ(contents_of(folder / "out.json"), "kept");
+  EXPECT_EQ(folder.entry_count(), 1U);
+}
+
+TEST(JsonOption, ReplacesAFileAndFollowsALink) {
+  const TemporaryFolder folder;
+  put(folder / "out.json", std::string(100000, 'x'));
+  std::filesystem::create_symlink("out.json", folder / "link");
+  EXPECT_EQ(run_program(small_run({"--json", folder / "link"})).status, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(contents_of(folder / "out.json").front(), '{');
+  EXPECT_EQ(folder.entry_count(), 2U);
+}
+
+TEST(JsonOption, WritesThroughADanglingLink) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("new.json", folder / "link");
+  EXPECT_EQ(run_program(small_run({"--json", folder / "link"})).status, 0);
+  EXPECT_EQ(contents_of(folder / "new.json").front(), '{');
+}
+
+TEST(JsonTargetClass, LeavesNothingBehindWhenNothingIsWritten) {
+  const TemporaryFolder folder;
+  {
+    const JsonTarget target(folder / "out.json");
+  }
+  EXPECT_EQ(folder.entry_count(), 0U);
+  JsonTarget target(folder / "out.json");
+  EXPECT_EQ(folder.entry_count(), 0U);
+  target.write("text");
+  EXPECT_EQ(contents_of(folder / "out.json"), "text");
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,33 @@
+// Runs the built program as a user does: a process of its own, with its exit status and what it wrote. Nothing of the
+// program is called in the process of the test.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardproof::test {
+
+enum class StandardOutput : std::uint8_t {
+  captured,
+  closed,
+  full_device,  // every write fails: no space left
+  broken_pipe,  // nobody reads
+};
+
+struct ProgramRun {
+  int status = -1;  // exit status; -1 if it did not end by itself
+  std::string output;
+  std::string error;
+};
+
+ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output = StandardOutput::captured);
+
+// A folder of the recorded FLUX data: "tiny", "uneven", "guidance".
+std::string golden(std::string_view name);
+
+// Whether /dev/full is the device whose writes all fail.
+bool has_full_device();
+
+}  // namespace shardproof::test
