@@ -1,4 +1,5 @@
-// What this build is and has: version and features, for --version and for every report.
+// What this build is and has: its version, what is built in, what is not. Shown by --version, and part of every report,
+// so that a result says what could have been checked.
 #pragma once
 
 #include <string>

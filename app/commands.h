@@ -1,4 +1,5 @@
-// What each subcommand does: options in, report and exit status out. Printing is left to the caller.
+// What each subcommand does: options in, report and exit status out. Nothing is printed here, so that a caller decides
+// where results go.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// What the options ask for: the configurations of a run, and its plan.
+// What the options ask for: the configurations of a run, its plan and its cases. Without an option that names a
+// configuration it is the default set, whose refused entries are no failure.
 #pragma once
 
 #include <string>

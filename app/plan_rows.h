@@ -1,4 +1,5 @@
-// What a plan did in one run, as lines: the records of all ranks put side by side.
+// What a plan did in one run, as lines: the records of all ranks put side by side. Sizes are those that the ranks saw,
+// not what the plan should give.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The one data model of a result, which every printer takes: what was run, on what, and what was found.
+// The one data model of a result, which every printer takes: what was run, on what, and what was found. A new format is
+// a new printer of it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Small reports that the tests of all printers share, made by hand so that every number in a golden text is known.
+// Small reports that the tests of all printers share. They are made by hand, so that every number in a golden text is
+// known.
 #pragma once
 
 #include <limits>
