@@ -152,9 +152,17 @@ bool Simulation::any_left() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [](const SimulatedRank& rank) { return rank.fiber != nullptr; });
 }
 
-std::pair<ErrorKind, std::string> described(const std::exception_ptr& failure) {
+struct Failure {
+  ErrorKind kind = ErrorKind::internal_error;
+  std::string message;
+  bool refusal = false;
+};
+
+Failure described(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
+  } catch (const Refusal& refusal) {
+    return {refusal.kind(), refusal.what(), true};
   } catch (const Error& error) {
     return {error.kind(), error.what()};
   } catch (const std::exception& error) {
@@ -166,24 +174,25 @@ std::pair<ErrorKind, std::string> described(const std::exception_ptr& failure) {
 
 void Simulation::fail_with_ranks() const {
   constexpr int kListed = 8;
-  ErrorKind kind = ErrorKind::internal_error;
-  std::string message;
+  Failure first;
   int failed = 0;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const std::exception_ptr& failure = ranks_[static_cast<std::size_t>(rank)].failure;
     if (!failure) continue;
     ++failed;
     if (failed > kListed) continue;
-    const auto [this_kind, text] = described(failure);
+    Failure described_failure = described(failure);
+    const std::string& text = described_failure.message;
     if (failed == 1) {
-      kind = this_kind;
-      message = fmt::format("rank {}: {}", rank, text);
+      described_failure.message = fmt::format("rank {}: {}", rank, text);
+      first = std::move(described_failure);
     } else {
-      message += fmt::format("\nalso rank {}: {}", rank, text.substr(0, text.find('\n')));
+      first.message += fmt::format("\nalso rank {}: {}", rank, text.substr(0, text.find('\n')));
     }
   }
-  if (failed > kListed) message += fmt::format("\nand {} more ranks failed", failed - kListed);
-  throw Error(kind, message);
+  if (failed > kListed) first.message += fmt::format("\nand {} more ranks failed", failed - kListed);
+  if (first.refusal) throw Refusal(first.kind, first.message);
+  throw Error(first.kind, first.message);
 }
 
 SimulationReport Simulation::run() {

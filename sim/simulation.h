@@ -36,9 +36,9 @@ struct SimulationReport {
 // on the workers: they must not share what they write. A body must not wait inside a catch block.
 // Throws config_error for options that cannot be; state_error when called from inside a rank. What a rank throws ends
 // the run: the others are cancelled (their waits throw something that is no std::exception), everything is freed, and
-// an Error of the same kind is thrown whose message starts with "rank 3: " (internal_error for other exceptions); of
-// several ranks failing in the same round the lowest is reported and the others are mentioned. Disagreement between
-// ranks, deadlock and the like are thrown as Rendezvous::settle describes.
+// an Error of the same kind is thrown whose message starts with "rank 3: " (a Refusal for a Refusal, internal_error for
+// other exceptions); of several ranks failing in the same round the lowest is reported and the others are mentioned.
+// Disagreement between ranks, deadlock and the like are thrown as Rendezvous::settle describes.
 SimulationReport run_ranks(const SimulationOptions& options, const std::function<void(Communicator& world)>& body);
 
 }  // namespace shardproof

@@ -170,6 +170,13 @@ TEST(Simulation, ReportsOtherExceptionsAsInternalErrors) {
             thrown(ErrorKind::internal_error, "rank 0: threw something that is no std::exception"));
 }
 
+TEST(Simulation, KeepsARefusalARefusal) {
+  EXPECT_THROW(run_ranks(ranks(2), [](Communicator&) { throw Refusal(ErrorKind::unsupported_error, "not here"); }),
+               Refusal);
+  EXPECT_EQ(failure_of(ranks(1), [](Communicator&) { throw Refusal(ErrorKind::unsupported_error, "not here"); }),
+            thrown(ErrorKind::unsupported_error, "rank 0: not here"));
+}
+
 TEST(Simulation, FreesWhatAllRanksHoldWhenOneFails) {
   for (const int workers : {1, 2}) {
     HostDevice device;
