@@ -1,9 +1,12 @@
 // The program `shardproof`: parses the command line, runs the subcommand, prints the report, and turns every error into
 // a message on standard error and an exit status.
+#include <unistd.h>
+
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -18,6 +21,14 @@
 
 namespace shardproof {
 namespace {
+
+// Reached when an exception cannot even be thrown, as when no memory is left for it. Allocates nothing.
+[[noreturn]] void end_without_memory() {
+  constexpr std::string_view kMessage =
+      "shardproof: internal error: out of memory, or a failure while one was handled\n";
+  (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(kInternalError);
+}
 
 void say(std::string_view message) { write_standard_error(fmt::format("shardproof: {}\n", message)); }
 
@@ -60,7 +71,8 @@ int run(int count, const char* const* words) {
 int main(int count, char** words) {
   using namespace shardproof;
   // The linker keeps the check, which has run before this function, because it is named here.
-  if (!processor_suffices(processor_features(), 2)) return kRequestIsWrong;
+  if (!processor_suffices(processor_features(), STDERR_FILENO)) return kRequestIsWrong;
+  std::set_terminate(end_without_memory);
   try {
     return run(count, words);
   } catch (const Error& error) {

@@ -474,6 +474,25 @@ TEST(Plan, SaysWhyItWasRefused) {
             "is not offered yet\n");
 }
 
+// Sanitizers reserve more address space than a test can leave.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kHasSanitizer = true;
+#else
+constexpr bool kHasSanitizer = false;
+#endif
+
+TEST(OutOfMemory, IsSaidAndEndsTheProgramByItself) {
+  if (kHasSanitizer) GTEST_SKIP() << "address space cannot be limited under a sanitizer";
+  constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+  // Enough to start, too little for the stacks of so many ranks.
+  for (const std::size_t megabytes : {60, 400}) {
+    const ProgramRun run = test::run_program_within(
+        megabytes * kMegabyte, {"verify", "flux", "--case", "even", "--ring-degree", "8192", "--ring-anything"});
+    EXPECT_GT(run.status, 0) << "killed, or verified what cannot fit";
+    EXPECT_THAT(run.output + run.error, HasSubstr("memory"));
+  }
+}
+
 TEST(StatusOf, IsTheRequestsFaultUnlessItIsOurs) {
   for (const ErrorKind kind : {ErrorKind::internal_error, ErrorKind::deadlock_error, ErrorKind::collective_error})
     EXPECT_EQ(status_of(kind), 3) << error_kind_name(kind);

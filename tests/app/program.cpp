@@ -1,6 +1,7 @@
 #include "tests/app/program.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,8 +15,8 @@ namespace shardproof::test {
 namespace {
 
 // Nothing but system calls between fork and exec.
-[[noreturn]] void become_program(char* const* words, StandardOutput output, const char* output_file,
-                                 const char* error_file) {
+[[noreturn]] void become_program(char* const* words, StandardOutput output, std::size_t memory_bytes,
+                                 const char* output_file, const char* error_file) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   int target = -1;
   std::array<int, 2> pipe_ends{-1, -1};
@@ -36,13 +37,13 @@ namespace {
   } else if (target < 0 || ::dup2(target, STDOUT_FILENO) < 0) {
     ::_exit(126);
   }
+  const rlimit limit{memory_bytes, memory_bytes};
+  if (memory_bytes > 0 && ::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(126);
   ::execv(SHARDPROOF_PROGRAM, words);
   ::_exit(127);
 }
 
-}  // namespace
-
-ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output) {
+ProgramRun run(const std::vector<std::string>& arguments, StandardOutput output, std::size_t memory_bytes) {
   const TemporaryFolder folder;
   const std::string output_file = folder / "output";
   const std::string error_file = folder / "error";
@@ -53,17 +54,27 @@ ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput
   words.push_back(nullptr);
 
   const pid_t child = ::fork();
-  if (child == 0) become_program(words.data(), output, output_file.c_str(), error_file.c_str());
-  ProgramRun run;
+  if (child == 0) become_program(words.data(), output, memory_bytes, output_file.c_str(), error_file.c_str());
+  ProgramRun result;
   int status = 0;
   if (child < 0 || ::waitpid(child, &status, 0) != child) {
     ADD_FAILURE() << "cannot start " << SHARDPROOF_PROGRAM;
-    return run;
+    return result;
   }
-  if (WIFEXITED(status)) run.status = WEXITSTATUS(status);
-  run.output = contents_of(output_file);
-  run.error = contents_of(error_file);
-  return run;
+  if (WIFEXITED(status)) result.status = WEXITSTATUS(status);
+  result.output = contents_of(output_file);
+  result.error = contents_of(error_file);
+  return result;
+}
+
+}  // namespace
+
+ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output) {
+  return run(arguments, output, 0);
+}
+
+ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::string>& arguments) {
+  return run(arguments, StandardOutput::captured, memory_bytes);
 }
 
 std::string golden(std::string_view name) {

@@ -2,6 +2,7 @@
 // program is called in the process of the test.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ struct ProgramRun {
 };
 
 ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output = StandardOutput::captured);
+// With no more address space than this.
+ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::string>& arguments);
 
 // A folder of the recorded FLUX data: "tiny", "uneven", "guidance".
 std::string golden(std::string_view name);
