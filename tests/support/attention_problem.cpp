@@ -105,6 +105,17 @@ AttentionMask local_mask(const AttentionProblem& problem, const AttentionRun& ru
   return mask;
 }
 
+AttentionResult attend_on_rank(const AttentionProblem& problem, const AttentionRun& run,
+                               const ContextParallelState& state, const Tensor& q, const Tensor& k, const Tensor& v) {
+  const bool split = run.keys == Placement::split;
+  const Tensor own_q = divided(q, problem.query_streams, state);
+  const Tensor own_k = split ? divided(k, problem.key_streams, state) : k;
+  const Tensor own_v = split ? divided(v, problem.key_streams, state) : v;
+  const AttentionMask mask = local_mask(problem, run, state.flat().rank(), state.flat().size());
+  const AttentionOptions options{.scale = problem.scale, .return_lse = run.return_lse, .keys = run.keys};
+  return attention(own_q, own_k, own_v, mask, options, &state);
+}
+
 ParallelAttention run_parallel(const AttentionProblem& problem, const AttentionRun& run) {
   const Tensor q = to_device(*run.device, problem.q, run.dtype);
   const Tensor k = to_device(*run.device, problem.k, run.dtype);
@@ -116,19 +127,25 @@ ParallelAttention run_parallel(const AttentionProblem& problem, const AttentionR
   const auto body = [&](Communicator& world) {
     world.set_gather_form(run.gather_form);
     const ContextParallelState state(world, run.config);
-    const bool split = run.keys == Placement::split;
-    const Tensor own_q = divided(q, problem.query_streams, state);
-    const Tensor own_k = split ? divided(k, problem.key_streams, state) : k;
-    const Tensor own_v = split ? divided(v, problem.key_streams, state) : v;
-    const AttentionMask mask = local_mask(problem, run, state.flat().rank(), state.flat().size());
-    const AttentionOptions options{.scale = problem.scale, .return_lse = run.return_lse, .keys = run.keys};
     const auto index = static_cast<std::size_t>(world.rank());
-    result.ranks[index] = attention(own_q, own_k, own_v, mask, options, &state);
+    result.ranks[index] = attend_on_rank(problem, run, state, q, k, v);
     result.flat_ranks[index] = state.flat().rank();
   };
   result.report =
       run_ranks({.world_size = world_size, .schedule_seed = run.schedule_seed, .workers = run.workers}, body);
   return result;
+}
+
+DenseAttention assembled(const AttentionProblem& problem, const ParallelAttention& result) {
+  DenseAttention whole{HostArray(problem.q.shape), HostArray({problem.batch(), problem.queries(), problem.heads()})};
+  const int ranks = *std::max_element(result.flat_ranks.begin(), result.flat_ranks.end()) + 1;
+  const std::vector<Indices> pieces = pieces_of(problem.query_streams, ranks);
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    const Indices& tokens = pieces[static_cast<std::size_t>(result.flat_ranks[rank])];
+    assign(whole.out, 1, tokens, to_host(result.ranks[rank].out));
+    if (result.ranks[rank].lse.defined()) assign(whole.lse, 1, tokens, to_host(result.ranks[rank].lse));
+  }
+  return whole;
 }
 
 double worst_difference(const AttentionProblem& problem, const DenseAttention& dense, const ParallelAttention& result) {

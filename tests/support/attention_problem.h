@@ -78,6 +78,13 @@ struct ParallelAttention {
 };
 ParallelAttention run_parallel(const AttentionProblem& problem, const AttentionRun& run);
 
+// The part of one rank, for bodies of their own: q, k and v are the whole tensors on the device.
+AttentionResult attend_on_rank(const AttentionProblem& problem, const AttentionRun& run,
+                               const ContextParallelState& state, const Tensor& q, const Tensor& k, const Tensor& v);
+
+// What all ranks returned, in dense order; replicas must agree with each other where they are compared.
+DenseAttention assembled(const AttentionProblem& problem, const ParallelAttention& result);
+
 // The mask as flat rank `rank` of `ranks` gives it to attention().
 AttentionMask local_mask(const AttentionProblem& problem, const AttentionRun& run, int rank, int ranks);
 

@@ -107,6 +107,31 @@ HostArray selected(const HostArray& array, int axis, std::span<const std::int64_
   return result;
 }
 
+void assign(HostArray& array, int axis, std::span<const std::int64_t> indices, const HostArray& part) {
+  std::int64_t inner = 1, outer = 1;
+  for (int i = 0; i < axis; ++i) outer *= array.shape[i];
+  for (int i = axis + 1; i < array.shape.rank(); ++i) inner *= array.shape[i];
+  auto from = part.values.begin();
+  for (std::int64_t o = 0; o < outer; ++o) {
+    for (const std::int64_t index : indices) {
+      std::copy(from, from + inner, array.values.begin() + (o * array.shape[axis] + index) * inner);
+      from += inner;
+    }
+  }
+}
+
+HostArray joined(const HostArray& a, const HostArray& b, int axis) {
+  Shape shape = a.shape;
+  shape[axis] += b.shape[axis];
+  HostArray result(shape);
+  std::vector<std::int64_t> at(static_cast<std::size_t>(shape[axis]));
+  std::iota(at.begin(), at.end(), 0);
+  const auto boundary = static_cast<std::size_t>(a.shape[axis]);
+  assign(result, axis, std::span(at).first(boundary), a);
+  assign(result, axis, std::span(at).subspan(boundary), b);
+  return result;
+}
+
 HostArray to_host(const Tensor& tensor) {
   HostArray array;
   array.shape = tensor.shape();

@@ -35,6 +35,11 @@ HostArray identifiers(const Shape& shape);
 // The entries `indices` of one axis, in that order.
 HostArray selected(const HostArray& array, int axis, std::span<const std::int64_t> indices);
 
+// Writes `part` to the entries `indices` of one axis.
+void assign(HostArray& array, int axis, std::span<const std::int64_t> indices, const HostArray& part);
+// Side by side along one axis; all other sizes equal.
+HostArray joined(const HostArray& a, const HostArray& b, int axis);
+
 HostArray to_host(const Tensor& tensor);
 Tensor to_device(Device& device, const HostArray& array, DType dtype);
 
