@@ -49,7 +49,7 @@ class Simulation final : public Carrier {
  private:
   SimulatedRank& rank_at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   void run_share(int worker);
-  void run_rank(int rank);
+  bool run_rank(int rank);
   void live(int rank);
   void run_round();
   void cancel();
@@ -110,26 +110,29 @@ void Simulation::live(int rank) {
   }
 }
 
-void Simulation::run_rank(int rank) {
+// False if there is no memory for the rank's stack.
+bool Simulation::run_rank(int rank) {
   SimulatedRank& state = rank_at(rank);
   if (!state.fiber) {
     try {
       state.fiber = std::make_unique<sim::Fiber>([this, rank] { live(rank); });
     } catch (...) {
       state.failure = std::current_exception();
-      return;
+      return false;
     }
   }
   running = {this, rank};
   state.fiber->resume();
   running = {};
   if (state.fiber->ended()) state.fiber.reset();
+  return true;
 }
 
 void Simulation::run_share(int worker) {
   const int workers = std::min(options_.workers, options_.world_size);
   for (const int rank : running_now_) {
-    if (rank % workers == worker) run_rank(rank);
+    // Without memory for one stack there is none for the next, and soon none to say so.
+    if (rank % workers == worker && !run_rank(rank)) return;
   }
 }
 

@@ -111,6 +111,8 @@ ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Argumen
                   [&](Communicator& communicator) { body(communicator); });
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) run.ranks[rank].statistics = report.ranks[rank];
   } catch (const Error& error) {
+    // Memory that ran out and the like say nothing about the model.
+    if (error.kind() == ErrorKind::internal_error) throw;
     // A rule is one only if every rank found it broken; a single rank's objection is a fault of the run.
     bool all_refuse = true;
     for (const RankRefusal& refusal : refusals) all_refuse = all_refuse && refusal.reason.has_value();

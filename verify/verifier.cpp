@@ -110,9 +110,14 @@ std::string structural_difference(const ParallelRun& run, const std::vector<std:
     for (std::size_t other = 0; other < rank; ++other) {
       if (run.replica_of[other] != run.replica_of[rank]) continue;
       for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (!same_bits(tensors[i], run.ranks[other].outputs.tensors[i])) {
-          return fmt::format("output '{}' differs between ranks {} and {}", outputs[i], other, rank);
-        }
+        const Tensor& of_other = run.ranks[other].outputs.tensors[i];
+        if (same_bits(tensors[i], of_other)) continue;
+        const Comparison comparison = compare(tensors[i], of_other);
+        const std::string where = !comparison.shape_problem.empty()
+                                      ? comparison.shape_problem
+                                      : fmt::format("{} elements differ, worst {} at {}", comparison.differing,
+                                                    comparison.max_abs, index_text(comparison.worst));
+        return fmt::format("output '{}' differs between ranks {} and {}: {}", outputs[i], other, rank, where);
       }
       break;  // equality with one rank of the replica is equality with all before it
     }
