@@ -62,11 +62,11 @@ constexpr std::array kThirdPartyRules{
     ThirdPartyRule{"CLI/", "app", ""},
     ThirdPartyRule{"boost/", "sim", ""},
     ThirdPartyRule{"rapidcheck", "tests property_tests", "tests property_tests"},
-    ThirdPartyRule{"torch/", "real", ""},
-    ThirdPartyRule{"ATen/", "real", ""},
-    ThirdPartyRule{"cuda", "real", ""},
-    ThirdPartyRule{"nccl", "real", ""},
-    ThirdPartyRule{"mpi", "real", ""},
+    ThirdPartyRule{"torch/", "real tests", ""},
+    ThirdPartyRule{"ATen/", "real tests", ""},
+    ThirdPartyRule{"cuda", "real tests", ""},
+    ThirdPartyRule{"nccl", "real tests", ""},
+    ThirdPartyRule{"mpi", "real tests", ""},
 };
 
 std::string_view folder_of_path(std::string_view path) {
