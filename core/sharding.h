@@ -1,4 +1,5 @@
-// The one function family that decides how n items are divided among ranks (parallelism specification 4.7).
+// The one function family that decides how n items are divided among ranks (parallelism specification 4.7), so that no
+// two places can use different rules.
 #pragma once
 
 #include <cstdint>

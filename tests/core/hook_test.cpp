@@ -1,4 +1,5 @@
 // The hook registry: an onion in order of registration, names that are unique, removal, display.
+// A log of calls says who ran when; nothing is computed.
 #include "core/hook.h"
 
 #include <functional>

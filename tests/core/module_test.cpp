@@ -1,4 +1,5 @@
 // The module tree: paths, lookup, parameters, checked calls, observers and the linear layer.
+// The tree is that of the small test model, which is deep enough for every kind of path.
 #include "core/module.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
 // How n things are divided among ranks: the table of the specification, and the closed form against dealing them out.
+// Whether a division is allowed at all is decided by those who divide (movement_test).
 #include "core/sharding.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
 // Arguments of a module call: absent, none and given are three different things, and what has the wrong kind is named.
+// Names and outputs, which travel with them, are tested here too.
 #include "core/value.h"
 
 #include <gmock/gmock.h>

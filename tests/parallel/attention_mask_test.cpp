@@ -1,4 +1,5 @@
 // Masks: declared axes that are checked and never guessed, and what a member of a Ulysses group makes of them.
+// Entries are integer identifiers, so that every one can be followed.
 #include "parallel/attention_mask.h"
 
 #include <gmock/gmock.h>

@@ -173,16 +173,18 @@ TEST_F(AttentionPrecisionTest, MergesWideUnlessToldOtherwiseAndThenTheErrorGrows
   EXPECT_GT(narrow[2], narrow[1]);
 }
 
-// In float64 both are the same bits: the wide type of float64 is itself.
-TEST_F(AttentionPrecisionTest, ConvertToFp32ChangesNothingInFloat64) {
+// Float32 and float64 are their own wide types: the same bits either way.
+TEST_F(AttentionPrecisionTest, ConvertToFp32ChangesNothingInFloat32AndFloat64) {
   const AttentionProblem problem = random_problem({.batch = 1, .heads = 2, .streams = {9}}, 6);
-  AttentionRun run{.config = ring_config(3, "allgather"), .device = device.get()};
-  const ParallelAttention wide = run_parallel(problem, run);
-  run.config.convert_to_fp32 = false;
-  const ParallelAttention narrow = run_parallel(problem, run);
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(bitwise_equal(wide.ranks[rank].out, narrow.ranks[rank].out));
-    EXPECT_TRUE(bitwise_equal(wide.ranks[rank].lse, narrow.ranks[rank].lse));
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    AttentionRun run{.config = ring_config(3, "allgather"), .device = device.get(), .dtype = dtype};
+    const ParallelAttention wide = run_parallel(problem, run);
+    run.config.convert_to_fp32 = false;
+    const ParallelAttention narrow = run_parallel(problem, run);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(bitwise_equal(wide.ranks[rank].out, narrow.ranks[rank].out)) << dtype.name();
+      EXPECT_TRUE(bitwise_equal(wide.ranks[rank].lse, narrow.ranks[rank].lse)) << dtype.name();
+    }
   }
 }
 

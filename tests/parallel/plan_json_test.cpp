@@ -1,4 +1,5 @@
 // Plan files: the recorded plans of every model there and back, and what a hostile file is told.
+// tests/data/plans.json holds the plans of the original classes, in plan order.
 #include "parallel/plan_json.h"
 
 #include <gmock/gmock.h>

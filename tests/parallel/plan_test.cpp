@@ -1,4 +1,5 @@
 // Plans against a model: what module ids name, and every problem that is found before anything changes.
+// The model is the small test model with three blocks.
 #include "parallel/plan.h"
 
 #include <gmock/gmock.h>

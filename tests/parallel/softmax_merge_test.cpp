@@ -1,4 +1,5 @@
 // The merge of partial softmax results: worked values, the empty set, extreme log-sum-exps, and the types it runs in.
+// Tolerances count roundings of the type (unit = half a step at 1).
 #include "parallel/softmax_merge.h"
 
 #include <cmath>
