@@ -256,6 +256,15 @@ TEST_F(ContextParallelTest, RefusesASecondApplicationAndLeavesTheFirst) {
                                 "unchanged"));
 }
 
+// A plan without entries leaves no hook; the attention modules carry the mark.
+TEST_F(ContextParallelTest, RefusesASecondApplicationAfterAPlanWithoutEntries) {
+  const auto seen = observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
+    apply_context_parallel(model, state, {});
+    return std::vector<std::string>{error_of([&] { apply_context_parallel(model, state, plan); })};
+  });
+  EXPECT_THAT(seen, ElementsAre(StartsWith("state_error: context parallelism is applied to this SmallModel already")));
+}
+
 // A model without attention carries the mark in its hooks.
 TEST_F(ContextParallelTest, RefusesASecondApplicationToAModuleWithoutAttention) {
   const ContextParallelPlan first{{{"", SplitEntries{{"hidden_states", input(1, 3)}}}}};
