@@ -56,7 +56,7 @@ BlockPool::~BlockPool() {
 std::size_t BlockPool::block_bytes(std::size_t bytes) { return class_of(bytes).bytes; }
 
 std::byte* BlockPool::acquire(std::size_t bytes) {
-  SHARDPROOF_CHECK(bytes <= PTRDIFF_MAX / 2, shape_error, "there is no memory for a block of {} bytes", bytes);
+  SHARDPROOF_CHECK(bytes <= kLargestBlock, shape_error, "there is no memory for a block of {} bytes", bytes);
   const ClassOf wanted = class_of(bytes);
   SizeClass& size_class = classes_[wanted.index];
   {

@@ -17,6 +17,7 @@ namespace shardproof {
 class BlockPool {
  public:
   static constexpr std::size_t kAlignment = 64;
+  static constexpr std::size_t kLargestBlock = std::size_t{1} << 40;
 
   BlockPool() = default;
   ~BlockPool();
@@ -26,8 +27,8 @@ class BlockPool {
   // The bytes that a block asked for with `bytes` really has: at most a quarter more, at least 64.
   static std::size_t block_bytes(std::size_t bytes);
 
-  // A block of at least `bytes` bytes, undefined contents, aligned to 64 bytes. Throws shape_error where the system has
-  // no such block. Safe to call from any thread.
+  // A block of at least `bytes` bytes, undefined contents, aligned to 64 bytes. Throws shape_error beyond kLargestBlock
+  // and where the system has no such block. Safe to call from any thread.
   std::byte* acquire(std::size_t bytes);
   // Gives a block back; `bytes` is what it was asked for with. Safe to call from any thread.
   void release(std::byte* block, std::size_t bytes) noexcept;

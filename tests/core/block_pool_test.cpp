@@ -1,4 +1,5 @@
-// The pool of memory blocks: alignment, size classes, reuse, and use from several threads.
+// The pool of memory blocks: alignment, size classes, reuse, and use from several threads. Every tensor lies in one of
+// its blocks, so a block that is given out twice would corrupt results silently.
 #include "core/block_pool.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The figures of the verdict table.
+// The figures of the verdict table on pairs of tensors small enough to see them. Verdicts rest on these, so what is not
+// a number, an infinity or another shape must never look like agreement.
 #include "reference/compare.h"
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Laws about element-wise operations, sums and matrix products.
+// Laws about element-wise operations, sums and matrix products: each against the float64 reference within a derived
+// error, exact where exactness can be had, and the refusals.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -83,10 +84,30 @@ void computes_large_arrays_as_small_ones(Device& device, DType type) {
     const Tensor whole = device.unary(op, x);
     EXPECT_TRUE(bitwise_equal(whole.narrow(0, 333, 1), device.unary(op, x.narrow(0, 333, 1))));
   }
+  const Tensor line = x.view({700 * 1031}), spaced = laid_out(device, line, Layout::spaced);
+  EXPECT_TRUE(bitwise_equal(device.unary(UnaryOp::silu, spaced), device.unary(UnaryOp::silu, line)));
+  const Tensor squares = device.binary(BinaryOp::mul, line, line);
+  EXPECT_TRUE(bitwise_equal(device.binary(BinaryOp::mul, spaced, line), squares));
+  EXPECT_TRUE(bitwise_equal(device.binary(BinaryOp::mul, line, spaced), squares));
+  EXPECT_TRUE(bitwise_equal(device.binary(BinaryOp::mul, spaced, y.narrow(1, 0, 1).squeeze(0)),
+                            device.binary(BinaryOp::mul, line, y.narrow(1, 0, 1).squeeze(0))));
   EXPECT_TRUE(bitwise_equal(device.binary(BinaryOp::mul, x, y).narrow(0, 699, 1),
                             device.binary(BinaryOp::mul, x.narrow(0, 699, 1), y)));
   EXPECT_TRUE(bitwise_equal(device.reduce(ReduceOp::mean, x).narrow(0, 600, 100),
                             device.reduce(ReduceOp::mean, x.narrow(0, 600, 100))));
+}
+
+void clamps_infinities_and_nothing_else(Device& device, DType type) {
+  const double largest = type == kFloat64    ? std::numeric_limits<double>::max()
+                         : type == kFloat32  ? static_cast<double>(std::numeric_limits<float>::max())
+                         : type == kBFloat16 ? 0x1.FEp127
+                                             : 65504.0;
+  HostArray values(Shape{7});
+  values.values = {0, -1.5, 0x1p-14, largest, -largest, kInfinity, -kInfinity};
+  const Tensor clamped = device.unary(UnaryOp::clamp_finite, to_device(device, values, type));
+  values.values[5] = largest;
+  values.values[6] = -largest;
+  EXPECT_EQ(to_host(clamped).values, values.values);
 }
 
 void keeps_limits_of_element_functions(Device& device, DType type) {
@@ -175,6 +196,7 @@ void propagates_poison(Device& device, DType type) {
     for (const double value : to_host(tensor).values) EXPECT_TRUE(std::isnan(value)) << what;
   };
   for (const UnaryOp op : kUnaryOps) expect_nan(device.unary(op, poison), op_name(op));
+  expect_nan(device.unary(UnaryOp::clamp_finite, poison), "clamp_finite");
   for (const BinaryOp op : kBasicOps) {
     expect_nan(device.binary(op, poison, ones), op_name(op));
     expect_nan(device.binary(op, ones, poison), op_name(op));
@@ -366,6 +388,7 @@ std::vector<DeviceLaw> device_arithmetic_laws() {
   return {
       {"ComputesElementFunctions", computes_element_functions},
       {"ComputesLargeArraysAsSmallOnes", computes_large_arrays_as_small_ones},
+      {"ClampsInfinitiesAndNothingElse", clamps_infinities_and_nothing_else},
       {"KeepsLimitsOfElementFunctions", keeps_limits_of_element_functions},
       {"ComputesBasicOperationsWithOneRounding", computes_basic_operations_with_one_rounding},
       {"ComputesWithLogSumExps", computes_with_log_sum_exps},
