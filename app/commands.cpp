@@ -8,72 +8,13 @@
 #include "app/build_info.h"
 #include "app/configurations.h"
 #include "app/plan_rows.h"
+#include "app/real_run.h"
+#include "app/request.h"
 #include "core/file.h"
 #include "verify/oracle.h"
 
 namespace shardproof {
 namespace {
-
-constexpr const char* kNoTensorParallelism = "tensor parallelism is not offered yet";
-
-Report empty_report(const Options& options) {
-  Report report;
-  report.command = command_name(options.command);
-  report.version = build_version();
-  report.features = build_features();
-  report.sources = options.sources;
-  return report;
-}
-
-VerifierOptions verifier_options(const Options& options) {
-  return {.dtype = options.dtype,
-          .device = options.device,
-          .gather = options.gather,
-          .seed = options.seed,
-          .schedule_seed = options.schedule_seed,
-          .workers = options.workers};
-}
-
-std::string step_text(const std::string& case_name, const RequestedConfiguration& configuration) {
-  return fmt::format("{}: {} {}", case_name, requested_mode(configuration), requested_mesh(configuration));
-}
-
-// What verify and plan have in common: a subject with its plan, cases and configurations.
-struct Request {
-  Request(const Options& options, Report& report) : subject(Subject::open(options.sources.front(), options.seed)) {
-    RequestedPlan requested = requested_plan(options, subject);
-    plan = std::move(requested.plan);
-    cases = requested_cases(options, subject);
-    configurations = requested_configurations(options);
-    report.model = subject.model().class_name;
-    report.plan_name = options.plan;
-    report.notes = std::move(requested.notes);
-    if (subject.export_directory() == nullptr) {
-      report.notes.push_back(fmt::format("weights and inputs are drawn, from seed {}", options.seed));
-    }
-  }
-  Subject subject;
-  ContextParallelPlan plan;
-  std::vector<std::string> cases;
-  RequestedConfigurations configurations;
-};
-
-VerificationResult refused_tensor_parallelism(const Options& options, const std::string& case_name,
-                                              const RequestedConfiguration& configuration) {
-  VerificationResult result;
-  result.case_name = case_name;
-  result.mode = requested_mode(configuration);
-  result.mesh = requested_mesh(configuration);
-  result.dtype = options.dtype.name();
-  result.tier = "rounding";
-  result.rotate_method = configuration.context.rotate_method;
-  result.convert_to_fp32 = configuration.context.convert_to_fp32;
-  result.seed = options.seed;
-  result.schedule_seed = options.schedule_seed;
-  result.verdict = Verdict::refused;
-  result.reason = fmt::format("tp_degree is {}: {}", configuration.tp_degree, kNoTensorParallelism);
-  return result;
-}
 
 std::vector<std::string> what_verify_leaves_open(const Options& options) {
   std::vector<std::string> open{
@@ -88,29 +29,7 @@ std::vector<std::string> what_verify_leaves_open(const Options& options) {
   return open;
 }
 
-// Refusals of the one configuration that was asked for, by reason, as messages for standard error.
-class Refusals {
- public:
-  void add(const std::string& case_name, const std::string& reason) {
-    const auto same = [&](const auto& known) { return known.first == reason; };
-    auto found = std::find_if(by_reason_.begin(), by_reason_.end(), same);
-    if (found == by_reason_.end()) found = by_reason_.insert(by_reason_.end(), {reason, ""});
-    found->second += fmt::format("{}'{}'", found->second.empty() ? "" : ", ", printable(case_name));
-  }
-  std::vector<std::string> messages(const RequestedConfiguration& configuration) const {
-    std::vector<std::string> messages;
-    for (const auto& [reason, cases] : by_reason_) {
-      messages.push_back(fmt::format("{} with {} is refused in case {}: {}", requested_mode(configuration),
-                                     requested_mesh(configuration), cases, reason));
-    }
-    return messages;
-  }
-
- private:
-  std::vector<std::pair<std::string, std::string>> by_reason_;  // reason, cases
-};
-
-void judge_verify(const Request& request, const Options& options, CommandOutcome& outcome) {
+void judge_verify(const RunRequest& request, const Options& options, CommandOutcome& outcome) {
   const std::vector<VerificationResult>& results = outcome.report.verifications;
   const auto any = [&](const auto& predicate) { return std::any_of(results.begin(), results.end(), predicate); };
   if (any([](const VerificationResult& result) { return result.verdict == Verdict::different; })) {
@@ -135,7 +54,7 @@ void judge_verify(const Request& request, const Options& options, CommandOutcome
 
 CommandOutcome run_verify(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
-  Request request(options, outcome.report);
+  RunRequest request(options, outcome.report);
   Verifier verifier(request.subject, verifier_options(options));
   const bool is_float64 = options.dtype == kFloat64;
   const int total = static_cast<int>(request.cases.size() * request.configurations.list.size());
@@ -156,7 +75,7 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
 }
 
 // Without a named configuration `plan` shows one that admits every length.
-RequestedConfiguration plan_configuration(const Request& request, const Options& options, Report& report) {
+RequestedConfiguration plan_configuration(const RunRequest& request, const Options& options, Report& report) {
   if (request.configurations.is_named) return request.configurations.list.front();
   report.notes.push_back("no configuration was named: this is ring_degree 2 with ring_anything");
   return {{.ring_degree = 2,
@@ -168,7 +87,7 @@ RequestedConfiguration plan_configuration(const Request& request, const Options&
 CommandOutcome run_plan(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   Report& report = outcome.report;
-  Request request(options, report);
+  RunRequest request(options, report);
   const RequestedConfiguration configuration = plan_configuration(request, options, report);
   Verifier verifier(request.subject, verifier_options(options));
   const GatherForm form = options.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
@@ -243,6 +162,7 @@ CommandOutcome run_command(const Options& options, Progress& progress) {
     case Command::oracle: return run_oracle_command(options, progress);
     case Command::verify: return run_verify(options, progress);
     case Command::plan: return run_plan(options, progress);
+    case Command::run: return run_on_real_ranks(options, progress);
   }
   fail(ErrorKind::internal_error, "unknown subcommand");
 }

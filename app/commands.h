@@ -17,12 +17,14 @@ enum ExitStatus : int {
   kDifferenceFound = 1,
   kRequestIsWrong = 2,
   kInternalError = 3,
+  kPeerFailed = 4,
 };
 
 struct CommandOutcome {
   Report report;
   int status = kVerified;
   std::vector<std::string> messages;  // why the status is 2; for standard error
+  bool is_silent = false;             // of a real rank other than 0: nothing is printed or written
 };
 
 // Throws Error for what is wrong with the request.

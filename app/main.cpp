@@ -43,7 +43,9 @@ int deliver(const CommandOutcome& outcome, JsonTarget* json) {
       status = kRequestIsWrong;
     }
   };
-  const auto colour = standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
+  // mpirun hands its processes a terminal of its own, whatever its own output is.
+  const bool is_real = outcome.report.command == command_name(Command::run);
+  const auto colour = !is_real && standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
   attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
   if (json != nullptr) attempt([&] { json->write(json_report(outcome.report).dump(2) + "\n"); });
   for (const std::string& message : outcome.messages) say(message);
@@ -62,6 +64,7 @@ int run(int count, const char* const* words) {
   Progress progress;
   const CommandOutcome outcome = run_command(*line.options, progress);
   progress.clear();
+  if (outcome.is_silent) return outcome.status;
   return deliver(outcome, json.get());
 }
 

@@ -195,20 +195,44 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
                 });
 }
 
-constexpr const char* kSubcommands = "oracle, verify or plan (--help explains them)";
+void add_backend(Subcommand& command, Options& options) {
+  command.value("--backend", "mpi", "what carries the ranks: processes of mpirun",
+                [&](const std::string& option, const std::string& text) {
+                  SHARDPROOF_CHECK(text != "nccl" && text != "cuda-threads", usage_error,
+                                   "{}: '{}' is not part of this build; expected mpi", option, text);
+                  options.backend = choice_from<Backend>(option, text, {{"mpi", Backend::mpi}});
+                });
+}
+
+constexpr const char* kSubcommands = "oracle, verify, plan or run (--help explains them)";
 
 // The parser would only say that a subcommand is missing.
 void check_subcommand(int count, const char* const* words) {
   SHARDPROOF_CHECK(count > 1, usage_error, "a subcommand is missing; expected {}", kSubcommands);
   const std::string first = words[1];
-  const bool is_known = first == "oracle" || first == "verify" || first == "plan";
+  const bool is_known = first == "oracle" || first == "verify" || first == "plan" || first == "run";
   SHARDPROOF_CHECK(is_known || first.starts_with('-'), usage_error, "'{}' is no subcommand; expected {}",
                    printable(first), kSubcommands);
 }
 
+// An unknown option with a value would else be reported as one source too many.
+void check_option_names(CLI::App& program, int count, const char* const* words) {
+  if (words[1][0] == '-') return;
+  CLI::App* const command = program.get_subcommand(words[1]);
+  for (int i = 2; i < count; ++i) {
+    const std::string word = words[i];
+    if (word == "--") return;
+    if (!word.starts_with("--")) continue;
+    const std::string name = word.substr(0, word.find('='));
+    SHARDPROOF_CHECK(command->get_option_no_throw(name) != nullptr, usage_error,
+                     "'{}' is no option of {}; shardproof {} --help lists them", printable(name), words[1], words[1]);
+  }
+}
+
 constexpr const char* kFooter =
     "Exit status: 0 everything that was run is verified; 1 a difference was found; 2 the request is wrong\n"
-    "(bad file or option, refused by name, nothing verified, output that cannot be written); 3 internal error.";
+    "(bad file or option, refused by name, nothing verified, output that cannot be written); 3 internal error;\n"
+    "4 a real peer failed.";
 
 }  // namespace
 
@@ -217,6 +241,7 @@ std::string_view command_name(Command command) {
     case Command::oracle: return "oracle";
     case Command::verify: return "verify";
     case Command::plan: return "plan";
+    case Command::run: return "run";
   }
   return "?";
 }
@@ -234,7 +259,9 @@ CommandLine parse_command_line(int count, const char* const* words) {
   add_json(oracle, options);
   Subcommand verify(program, Command::verify, "every simulated rank against the dense run");
   Subcommand plan(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
-  for (Subcommand* command : {&verify, &plan}) {
+  Subcommand run(program, Command::run, "the same on real ranks: start it with mpirun");
+  add_backend(run, options);
+  for (Subcommand* command : {&verify, &plan, &run}) {
     command->sources("SOURCE", "an export directory, or a model's name (drawn weights and inputs)", 1, 1);
     add_configuration(*command, options);
     add_run(*command, options, device);
@@ -242,6 +269,7 @@ CommandLine parse_command_line(int count, const char* const* words) {
   }
 
   check_subcommand(count, words);
+  check_option_names(program, count, words);
   try {
     program.parse(count, words);
   } catch (const CLI::CallForHelp&) {
@@ -254,10 +282,12 @@ CommandLine parse_command_line(int count, const char* const* words) {
         usage_error, "a subcommand is missing; expected {}", kSubcommands);
     fail(ErrorKind::usage_error, "{}", printable(error.what(), 1000));
   }
-  for (const Subcommand* command : {&oracle, &verify, &plan}) {
+  for (const Subcommand* command : {&oracle, &verify, &plan, &run}) {
     if (command->parsed()) command->read(options);
   }
   options.device = device_for(device, options.dtype);
+  SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
+                   "run: --backend is missing; expected --backend mpi");
   return {.options = std::move(options), .text = {}};
 }
 

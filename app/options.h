@@ -14,7 +14,9 @@
 
 namespace shardproof {
 
-enum class Command : std::uint8_t { oracle, verify, plan };
+enum class Command : std::uint8_t { oracle, verify, plan, run };
+// What carries real ranks.
+enum class Backend : std::uint8_t { mpi };
 std::string_view command_name(Command command);
 
 struct Options {
@@ -37,6 +39,7 @@ struct Options {
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
+  std::optional<Backend> backend = std::nullopt;  // of run
   std::optional<std::string> json = std::nullopt;
 };
 

@@ -88,6 +88,14 @@ function(shardproof_test name)
   endif()
 endfunction()
 
+# shardproof_mpi_test(NAME PROCESSES COMMAND...)
+# A ctest test that runs the command as so many processes of mpirun, more than there are cores if need be. Label mpi.
+function(shardproof_mpi_test name processes)
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n ${processes} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS mpi TIMEOUT 120 PROCESSORS 2
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMP_NUM_THREADS=1")
+endfunction()
+
 # shardproof_header_check(NAME HEADERS a.h ... LINKS targets ...)
 # Compiles each header alone, included twice, so that none leans on what another file included before it.
 function(shardproof_header_check name)

@@ -17,8 +17,8 @@
 
 namespace shardproof {
 
-// silu x*sigmoid(x); gelu with erf; gelu_tanh with tanh; rsqrt 1/sqrt(x); clamp_finite to the largest finite magnitude of the
-// element type (NaN stays). Formulas: models specification, section 0.
+// silu x*sigmoid(x); gelu with erf; gelu_tanh with tanh; rsqrt 1/sqrt(x); clamp_finite to the largest finite magnitude
+// of the element type (NaN stays). Formulas: models specification, section 0.
 enum class UnaryOp : std::uint8_t { silu, gelu, gelu_tanh, sigmoid, tanh, rsqrt, clamp_finite };
 // logaddexp(x,y) = log(exp x + exp y), -inf for two -inf; lse_weight(x,y) = 1/(1+exp(y-x)), 0 if x = -inf. The last two
 // act on log-sum-exps only; lse_weight returns the wide type.

@@ -1,4 +1,5 @@
 // Interned names: module, parameter and argument names occur once in memory, however many simulated ranks hold a tree.
+// They are compared by address and never freed.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // State shared by the parts of the rendezvous (matching, checks, delivery, reports). Private to core/rendezvous*.cpp.
+// It stands in a header of its own so that each of those parts is a file that can be read alone.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // The workers of a simulation: worker 0 is the calling thread, the others are threads that sleep between rounds.
+// They are kept between rounds because a round is shorter than the start of a thread.
 #pragma once
 
 #include <atomic>

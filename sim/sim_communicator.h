@@ -1,4 +1,5 @@
 // The communicator of a simulated rank: a thin face of the rendezvous.
+// All matching and checking is there, so that other carriers of ranks in one process get it too.
 #pragma once
 
 #include <memory>

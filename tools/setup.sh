@@ -8,6 +8,7 @@ packages=(
   libfmt-dev nlohmann-json3-dev libcli11-dev                   # text, JSON, command line
   libeigen3-dev libboost-context-dev                           # reference arithmetic, simulated ranks
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev # tests and benchmarks
+  libopenmpi-dev openmpi-bin                                   # real ranks: processes of mpirun
 )
 
 fail() {

@@ -21,70 +21,47 @@ std::string skipped_text(const std::vector<SkippedEntry>& skipped) {
   return text;
 }
 
-// What one rank says about an illegal configuration; collected per rank and never shared.
-struct RankRefusal {
-  std::optional<std::string> reason;
-};
-
-class RankBody {
- public:
-  RankBody(const TreeFactory& make_tree, const std::vector<Arguments>& arguments, const ContextParallelPlan& plan,
-           const ParallelRunOptions& options, ParallelRun& run, std::vector<RankRefusal>& refusals)
-      : make_tree_(make_tree), arguments_(arguments), plan_(plan), options_(options), run_(run), refusals_(refusals) {}
-
-  void operator()(Communicator& world) const {
-    const auto rank = static_cast<std::size_t>(world.rank());
-    std::shared_ptr<const ContextParallelState> state;
-    try {
-      forward(world, state);
-    } catch (const Refusal& refusal) {
-      refusals_[rank].reason = refusal.what();
-      keep_records(rank, state.get());
-      throw;
-    } catch (const Error& error) {
-      keep_records(rank, state.get());
-      // A length mismatch whose operands a plan entry left whole is the plan's, not the code's.
-      if (error.kind() == ErrorKind::shape_error && state != nullptr && !state->skipped().empty()) {
-        refusals_[rank].reason = fmt::format("{} ({})", error.what(), skipped_text(state->skipped()));
-      }
-      throw;
-    }
-    keep_records(rank, state.get());
-  }
-
- private:
-  void forward(Communicator& world, std::shared_ptr<const ContextParallelState>& state) const {
-    const auto rank = static_cast<std::size_t>(world.rank());
-    world.set_gather_form(options_.gather_form);
-    state = std::make_shared<const ContextParallelState>(world, options_.config);
-    const std::unique_ptr<Module> tree = make_tree_();
-    apply_context_parallel(*tree, state, plan_);
-    run_.ranks[rank].outputs = tree->call(arguments_[static_cast<std::size_t>(run_.replica_of[rank])]);
-  }
-
-  void keep_records(std::size_t rank, const ContextParallelState* state) const {
-    if (state == nullptr) return;
-    RankOutcome& outcome = run_.ranks[rank];
-    outcome.skipped = state->skipped();
-    outcome.applied = state->applied();
-    outcome.attention_tokens = state->attention_tokens();
-    outcome.attention_exchanges = state->attention_exchanges();
-  }
-
-  const TreeFactory& make_tree_;
-  const std::vector<Arguments>& arguments_;
-  const ContextParallelPlan& plan_;
-  const ParallelRunOptions& options_;
-  ParallelRun& run_;
-  std::vector<RankRefusal>& refusals_;
-};
+void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
+  if (state == nullptr) return;
+  outcome.skipped = state->skipped();
+  outcome.applied = state->applied();
+  outcome.attention_tokens = state->attention_tokens();
+  outcome.attention_exchanges = state->attention_exchanges();
+}
 
 }  // namespace
+
+void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments,
+              const ContextParallelPlan& plan, const ContextParallelConfig& config, GatherForm form,
+              RankOutcome& outcome, std::optional<std::string>* refusal) {
+  std::shared_ptr<const ContextParallelState> state;
+  try {
+    world.set_gather_form(form);
+    state = std::make_shared<const ContextParallelState>(world, config);
+    const std::unique_ptr<Module> tree = make_tree();
+    apply_context_parallel(*tree, state, plan);
+    outcome.outputs = tree->call(arguments);
+  } catch (const Refusal& error) {
+    keep_records(state.get(), outcome);
+    if (refusal != nullptr) *refusal = error.what();
+    throw;
+  } catch (const Error& error) {
+    keep_records(state.get(), outcome);
+    // A length mismatch whose operands a plan entry left whole is the plan's, not the code's.
+    const bool is_of_plan = error.kind() == ErrorKind::shape_error && state != nullptr && !state->skipped().empty();
+    if (is_of_plan && refusal != nullptr)
+      *refusal = fmt::format("{} ({})", error.what(), skipped_text(state->skipped()));
+    throw;
+  }
+  keep_records(state.get(), outcome);
+}
 
 int replica_count(const ContextParallelConfig& config) {
   const Mesh mesh = effective_mesh(config);
   return mesh.size() / (mesh.size_of("ring") * mesh.size_of("ulysses"));
 }
+
+int replica_of_rank(const Mesh& mesh, int rank) { return mesh.group_number(rank, kContextDimensions); }
 
 ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
                          const ContextParallelPlan& plan, const ParallelRunOptions& options) {
@@ -102,22 +79,26 @@ ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Argumen
                    "{} sets of arguments for {} replicas of the mesh '{}'", arguments.size(),
                    replica_count(options.config), run.mesh.text());
   run.ranks.resize(static_cast<std::size_t>(world));
-  for (int rank = 0; rank < world; ++rank) run.replica_of.push_back(run.mesh.group_number(rank, kContextDimensions));
-  std::vector<RankRefusal> refusals(static_cast<std::size_t>(world));
-  const RankBody body(make_tree, arguments, plan, options, run, refusals);
+  for (int rank = 0; rank < world; ++rank) run.replica_of.push_back(replica_of_rank(run.mesh, rank));
+  // Every rank writes its own elements only.
+  std::vector<std::optional<std::string>> refusals(static_cast<std::size_t>(world));
+  const auto body = [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    run_rank(communicator, make_tree, arguments[static_cast<std::size_t>(run.replica_of[rank])], plan, options.config,
+             options.gather_form, run.ranks[rank], &refusals[rank]);
+  };
   try {
     const SimulationReport report =
-        run_ranks({.world_size = world, .schedule_seed = options.schedule_seed, .workers = options.workers},
-                  [&](Communicator& communicator) { body(communicator); });
+        run_ranks({.world_size = world, .schedule_seed = options.schedule_seed, .workers = options.workers}, body);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) run.ranks[rank].statistics = report.ranks[rank];
   } catch (const Error& error) {
     // Memory that ran out and the like say nothing about the model.
     if (error.kind() == ErrorKind::internal_error) throw;
     // A rule is one only if every rank found it broken; a single rank's objection is a fault of the run.
     bool all_refuse = true;
-    for (const RankRefusal& refusal : refusals) all_refuse = all_refuse && refusal.reason.has_value();
+    for (const std::optional<std::string>& refusal : refusals) all_refuse = all_refuse && refusal.has_value();
     run.end = all_refuse ? RunEnd::refused : RunEnd::failed;
-    run.reason = all_refuse ? *refusals.front().reason : error.what();
+    run.reason = all_refuse ? *refusals.front() : error.what();
   }
   return run;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,18 @@ struct ParallelRun {
   std::vector<int> replica_of;
 };
 
+// One rank's part of a run, over any communicator: sets context parallelism up on `world`, makes the rank's tree,
+// applies the plan and calls the model with `arguments` (those of the rank's replica). What the rank recorded stands in
+// `outcome` even where it throws. Real processes call this one; run_parallel calls it on every simulated rank.
+// `refusal`, if given, takes the reason where a rule refuses the configuration on this rank; the error is thrown all
+// the same.
+void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments,
+              const ContextParallelPlan& plan, const ContextParallelConfig& config, GatherForm form,
+              RankOutcome& outcome, std::optional<std::string>* refusal = nullptr);
+
 // Ranks in the mesh of a configuration, and the replica that each belongs to.
 int replica_count(const ContextParallelConfig& config);
+int replica_of_rank(const Mesh& mesh, int rank);
 
 // Runs the model on every rank of the configuration's mesh; `arguments[i]` are those of replica i, prepared for the
 // model. Never throws for what goes wrong inside the run; throws for arguments that cannot be (no arguments, wrong

@@ -199,6 +199,15 @@ ParallelRun Verifier::run(const std::string& case_name, const ContextParallelCon
       {.config = config, .gather_form = form, .schedule_seed = options_.schedule_seed, .workers = options_.workers});
 }
 
+TreeFactory Verifier::tree_factory() {
+  return [this] { return subject_.make_tree(context_); };
+}
+
+const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const ContextParallelConfig& config,
+                                             int rank) {
+  return dense_case(case_name, replica_of_rank(effective_mesh(config), rank)).arguments;
+}
+
 void Verifier::judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result) {
   Findings findings(result);
   const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;

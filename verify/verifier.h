@@ -50,6 +50,9 @@ class Verifier {
   // The run alone, for printing what a plan does.
   ParallelRun run(const std::string& case_name, const ContextParallelConfig& config, const ContextParallelPlan& plan,
                   GatherForm form);
+  // What one rank of a configuration needs to run by itself, over any communicator (see run_rank).
+  TreeFactory tree_factory();
+  const Arguments& arguments_of_rank(const std::string& case_name, const ContextParallelConfig& config, int rank);
 
  private:
   struct DenseCase;

@@ -1,4 +1,5 @@
 // The one exception type.
+// Kinds are what callers and exit statuses go by, so their spelling is fixed here.
 #include "core/error.h"
 
 #include <gtest/gtest.h>

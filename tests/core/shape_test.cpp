@@ -1,4 +1,5 @@
 // Shapes, axes and broadcasting.
+// Every operation leans on them, and every refusal must name the shapes concerned.
 #include "core/shape.h"
 
 #include <vector>

@@ -1,4 +1,5 @@
 // Reading export directories: what a real one holds, and one clear error for everything that can be wrong with one.
+// Files come from strangers: nothing may be read out of bounds, guessed or ignored.
 #include "models/export_directory.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
 // The plans of the models are what the recorded plan data say.
+// A plan that drifted from the data would verify something that nobody runs.
 #include <gtest/gtest.h>
 
 #include "models/model_type.h"

@@ -1,4 +1,5 @@
 // One fiber by itself: turns, ends, exceptions and reuse of stacks.
+// What it does wrong would show in every simulated rank, and be blamed on the code that runs there.
 #include "sim/fiber.h"
 
 #include <exception>

@@ -1,4 +1,5 @@
 // The dense models against outputs that diffusers recorded.
+// What passes here is what every later comparison of dense and parallel runs stands on.
 #include "verify/oracle.h"
 
 #include <filesystem>

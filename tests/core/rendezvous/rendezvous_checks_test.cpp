@@ -1,4 +1,5 @@
 // The message of every disagreement that the rendezvous finds when it matches what was posted.
+// On a cluster each would be a hang or silent corruption; the words are what a user gets instead.
 #include <array>
 
 #include <gmock/gmock.h>

@@ -1,0 +1,162 @@
+#include "app/real_run.h"
+
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "app/request.h"
+#include "core/collectives.h"
+#include "core/random.h"
+#include "real/launcher.h"
+#include "real/mpi_communicator.h"
+
+namespace shardproof {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Equal for equal shapes, types and bits.
+std::int64_t hash_of(const Outputs& outputs) {
+  std::string content;
+  for (const Tensor& tensor : outputs.tensors) {
+    std::vector<std::byte> bytes(tensor.bytes());
+    tensor.device().download(bytes, tensor);
+    content += tensor.text();
+    content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return static_cast<std::int64_t>(stable_hash(content));
+}
+
+class RealRun {
+ public:
+  RealRun(const Options& options, const MpiSession& session, Communicator& world, Report& report)
+      : options_(options),
+        session_(session),
+        world_(world),
+        request_(options, report),
+        verifier_(request_.subject, verifier_options(options)) {
+    SHARDPROOF_CHECK(request_.configurations.is_named, usage_error,
+                     "run: no configuration was named; expected --ring-degree, --ulysses-degree or --mesh");
+    const Mesh mesh = effective_mesh(config());
+    SHARDPROOF_CHECK(request_.configurations.list.front().tp_degree == 1, usage_error, "--tp-degree: {}",
+                     kNoTensorParallelism);
+    SHARDPROOF_CHECK(mesh.size() == world.size(), usage_error,
+                     "run: the mesh {} has {} ranks, but {} process{}; start it with mpirun -n {}", mesh.text(),
+                     mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run", mesh.size());
+  }
+
+  const std::vector<std::string>& cases() const { return request_.cases; }
+  const RunRequest& request() const { return request_; }
+
+  // Collective. The result counts on rank 0 only.
+  VerificationResult run(const std::string& case_name) {
+    VerificationResult result;
+    if (is_first()) result = verifier_.verify(case_name, config(), request_.plan);
+    if (!agreed_on_rank_0(is_verified(result.verdict))) return result;
+    const Clock::time_point start = Clock::now();
+    const std::int64_t own = hash_of(forward(case_name));
+    const std::vector<std::int64_t> hashes =
+        collectives::all_gather_numbers(world_, std::span(&own, 1), "run: hashes of the outputs");
+    result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (is_first()) compare_with_simulation(case_name, hashes, result);
+    return result;
+  }
+
+ private:
+  bool is_first() const { return world_.rank() == 0; }
+  const ContextParallelConfig& config() const { return request_.configurations.list.front().context; }
+  GatherForm form() const { return options_.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged; }
+
+  bool agreed_on_rank_0(bool own) {
+    const std::int64_t number = own ? 1 : 0;
+    return collectives::all_gather_numbers(world_, std::span(&number, 1), "run: verdict of the simulation").front() ==
+           1;
+  }
+
+  Outputs forward(const std::string& case_name) {
+    RankOutcome outcome;
+    try {
+      run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
+               request_.plan, config(), form(), outcome);
+    } catch (const Error& error) {
+      // The others wait for this rank: they are ended with it.
+      fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(), case_name,
+                 error.what());
+      session_.abort(kPeerFailed);
+    }
+    return outcome.outputs;
+  }
+
+  void compare_with_simulation(const std::string& case_name, const std::vector<std::int64_t>& hashes,
+                               VerificationResult& result) {
+    const ParallelRun simulated = verifier_.run(case_name, config(), request_.plan, form());
+    for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+      if (simulated.end == RunEnd::completed && hash_of(simulated.ranks[rank].outputs) == hashes[rank]) continue;
+      result.verdict = Verdict::different;
+      result.reason = fmt::format("real rank {} returned other bits than simulated rank {}", rank, rank);
+      return;
+    }
+  }
+
+  const Options& options_;
+  const MpiSession& session_;
+  Communicator& world_;
+  RunRequest request_;
+  Verifier verifier_;
+};
+
+void judge(const RealRun& run, CommandOutcome& outcome) {
+  Refusals refusals;
+  for (const VerificationResult& result : outcome.report.verifications) {
+    if (result.verdict == Verdict::different) outcome.status = kDifferenceFound;
+    if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
+    if (result.verdict == Verdict::not_checked) {
+      outcome.messages.push_back(fmt::format("case '{}': {} is not judged; expected --dtype float64 or float32",
+                                             result.case_name, result.dtype));
+    }
+  }
+  for (std::string& message : refusals.messages(run.request().configurations.list.front())) {
+    outcome.messages.push_back(std::move(message));
+  }
+  if (!outcome.messages.empty() && outcome.status == kVerified) outcome.status = kRequestIsWrong;
+}
+
+CommandOutcome run_cases(const Options& options, const MpiSession& session, Communicator& world, Progress& progress) {
+  CommandOutcome outcome{.report = empty_report(options), .messages = {}};
+  RealRun run(options, session, world, outcome.report);
+  int done = 0;
+  for (const std::string& case_name : run.cases()) {
+    if (world.rank() == 0) progress.step(done++, static_cast<int>(run.cases().size()), case_name);
+    VerificationResult result = run.run(case_name);
+    result.device = options.device == DeviceChoice::reference ? "reference" : "cpu";
+    outcome.report.verifications.push_back(std::move(result));
+  }
+  outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
+  outcome.report.notes.push_back(fmt::format(
+      "backend mpi, {} processes: of a verified case every rank's output has the bits of the simulated rank, and the "
+      "seconds are those of the real run",
+      world.size()));
+  judge(run, outcome);
+  outcome.is_silent = world.rank() != 0;
+  if (outcome.is_silent) outcome.status = kVerified;  // rank 0 speaks, and its status is mpirun's
+  return outcome;
+}
+
+}  // namespace
+
+CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
+  launch_from_environment();  // refuses an environment that contradicts itself before MPI reads it
+  const MpiSession session;
+  const std::unique_ptr<Communicator> world = session.world();
+  try {
+    return run_cases(options, session, *world, progress);
+  } catch (const Error&) {
+    // A request that is wrong is wrong on every rank alike; one message is enough.
+    if (world->rank() == 0) throw;
+    CommandOutcome silent{.report = {}, .messages = {}};
+    silent.is_silent = true;
+    return silent;
+  }
+}
+
+}  // namespace shardproof

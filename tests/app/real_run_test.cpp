@@ -1,0 +1,33 @@
+// `run` without a launcher: what is wrong with the request is said before anything is started. That real processes
+// return the bits of simulated ranks is tested under mpirun, see tests/real.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "app/options.h"
+#include "tests/support/thrown_error.h"
+
+namespace shardproof::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(std::vector<const char*> words) {
+  words.insert(words.begin(), "shardproof");
+  const auto error = thrown_by([&] { parse_command_line(static_cast<int>(words.size()), words.data()); });
+  return error ? error->message : "accepted";
+}
+
+TEST(RunOptions, NeedABackendThatIsBuilt) {
+  EXPECT_EQ(refusal({"run", "flux", "--ring-degree", "2"}), "run: --backend is missing; expected --backend mpi");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl"}), "--backend: 'nccl' is not part of this build; expected mpi");
+  EXPECT_THAT(refusal({"run", "flux", "--backend", "gloo"}), HasSubstr("--backend: 'gloo'"));
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--ring-degree", "2"}), "accepted");
+}
+
+TEST(RunOptions, AreOfRunAlone) {
+  EXPECT_THAT(refusal({"verify", "flux", "--backend", "mpi"}), HasSubstr("'--backend' is no option of verify"));
+  EXPECT_THAT(refusal({"oracle", "here", "--seed=3"}), HasSubstr("'--seed' is no option of oracle"));
+}
+
+}  // namespace
+}  // namespace shardproof::test
