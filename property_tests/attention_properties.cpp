@@ -266,33 +266,39 @@ std::vector<Indices> runs_of(const std::vector<std::int64_t>& lengths) {
   return runs;
 }
 
+std::int64_t total(const std::vector<std::int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
+// Ranks hold any numbers of queries and keys, none among them, with and without a mask that travels with the keys.
 RC_GTEST_PROP(Attention, P14_AnyPartitionOfTheKeysGivesTheSame, ()) {
   const ModeDraw mode = *any_anything_mode();
-  const auto lengths = *rc::gen::container<std::vector<std::int64_t>>(static_cast<std::size_t>(2 * mode.ranks()),
-                                                                      rc::gen::inRange<std::int64_t>(0, 5));
   const auto ranks = static_cast<std::size_t>(mode.ranks());
-  const std::vector<Indices> queries = runs_of({lengths.begin(), lengths.begin() + mode.ranks()});
-  const std::vector<Indices> keys = runs_of({lengths.begin() + mode.ranks(), lengths.end()});
-  const std::int64_t heads = mode.heads(*rc::gen::inRange(0, 3), *rc::gen::inRange(0, 3));
-  const AttentionProblem problem =
-      random_problem({.batch = 2,
-                      .heads = heads,
-                      .width = 3,
-                      .streams = {std::accumulate(lengths.begin(), lengths.begin() + mode.ranks(), std::int64_t{0})},
-                      .key_streams = {std::accumulate(lengths.begin() + mode.ranks(), lengths.end(), std::int64_t{0})}},
-                     *rc::gen::inRange<std::uint64_t>(0, 1000));
+  const auto any_parts = rc::gen::container<std::vector<std::int64_t>>(ranks, rc::gen::inRange<std::int64_t>(0, 5));
+  const std::vector<std::int64_t> query_lengths = *any_parts, key_lengths = *any_parts;
+  const std::int64_t block = *rc::gen::inRange(0, 3), last = *rc::gen::inRange(0, 3);
+  const bool masked = *rc::gen::arbitrary<bool>();
+  AttentionProblem problem = random_problem({.batch = 2,
+                                             .heads = mode.heads(static_cast<int>(block), static_cast<int>(last)),
+                                             .width = 3,
+                                             .streams = {total(query_lengths)},
+                                             .key_streams = {total(key_lengths)}},
+                                            *rc::gen::inRange<std::uint64_t>(0, 1000));
+  if (masked) problem.bias = key_bias(problem, [](std::int64_t b, std::int64_t key) { return (key + b) % 3 != 0; });
   const DenseAttention dense = problem.dense();
+  const std::vector<Indices> queries = runs_of(query_lengths), keys = runs_of(key_lengths);
   const SimulationOptions options{
       .world_size = mode.ranks(), .schedule_seed = mode.schedule_seed, .workers = 1 + mode.workers};
   const auto results = rank_results(options, [&](Communicator& world) {
     world.set_gather_form(mode.padded == 0 ? GatherForm::ragged : GatherForm::padded);
     const ContextParallelState state(world, mode.config());
     const auto rank = static_cast<std::size_t>(world.rank());
-    const auto part = [&](const HostArray& x, const Indices& tokens) {
-      return to_device(device(), selected(x, 1, tokens), kFloat64);
+    const auto part = [&](const HostArray& x, int axis, const Indices& tokens) {
+      return to_device(device(), selected(x, axis, tokens), kFloat64);
     };
-    return attention(part(problem.q, queries[rank]), part(problem.k, keys[rank]), part(problem.v, keys[rank]), {},
-                     {.scale = problem.scale, .return_lse = true}, &state);
+    const AttentionMask mask{.values = masked ? part(problem.bias, 3, keys[rank]) : Tensor()};
+    return attention(part(problem.q, 1, queries[rank]), part(problem.k, 1, keys[rank]), part(problem.v, 1, keys[rank]),
+                     mask, {.scale = problem.scale, .return_lse = true}, &state);
   });
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     RC_ASSERT(max_difference(to_host(results[rank].out), selected(dense.out, 1, queries[rank])) <= 10 * kTolerance);
