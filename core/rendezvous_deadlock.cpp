@@ -49,7 +49,6 @@ class DeadlockReport {
   Obstacle obstacle_of(int rank) const {
     Obstacle obstacle;
     obstacle.held = strict_order_ ? rank_at(rank).queue.front() : rank_at(rank).waiting;
-    // In relaxed order an earlier call of the same group may be the one that is incomplete.
     const Group& group = *obstacle.held->group;
     for (std::size_t member = 0; member < group.members.size(); ++member) {
       const int other = group.members[member];

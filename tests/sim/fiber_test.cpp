@@ -67,9 +67,11 @@ TEST(Fiber, ReusesStacks) {
   const FiberStack first = acquire_stack();
   EXPECT_EQ(first.bytes(), kFiberStackBytes);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.top) % 4096, 0U);
+  *first.low = std::byte{42};
   release_stack(first);
   const FiberStack second = acquire_stack();
   EXPECT_EQ(second.low, first.low);
+  EXPECT_EQ(*second.low, std::byte{42}) << "new pages of the system would be zero";
   release_stack(second);
 }
 

@@ -190,6 +190,23 @@ TEST(RendezvousChecks, NameAPeerThatSaysOtherwiseInAnyOrderOfArrival) {
   }
 }
 
+TEST(RendezvousChecks, NameASourceThatSaysOtherwiseInAnyOrderOfArrival) {
+  for (const bool source_first : {false, true}) {
+    ManualRanks ranks(3);
+    std::vector<std::unique_ptr<RendezvousWork>> works;
+    const auto post_source = [&] { works.push_back(ranks.post(0, ranks.exchange(2, -1, 2, 0))); };
+    const auto post_receiver = [&] { works.push_back(ranks.post(1, ranks.exchange(-1, 0, 0, 2))); };
+    source_first ? post_source() : post_receiver();
+    ranks.settle();
+    source_first ? post_receiver() : post_source();
+    const auto answer = thrown_by([&] { ranks.settle(); });
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_THAT(
+        answer->message,
+        testing::StartsWith("world, call 1: rank 1 receives from rank 0, which sends to rank 2: rank 0 posted"));
+  }
+}
+
 TEST(RendezvousChecks, NameDifferentRowsOfAnExchange) {
   ManualRanks ranks(2);
   EXPECT_EQ(answer_to(ranks, ranks.exchange(1, -1, 2, 0), ranks.exchange(-1, 0, 0, 3)),

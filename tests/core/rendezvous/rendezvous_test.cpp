@@ -67,6 +67,17 @@ TEST(Rendezvous, WakesOnlyRanksWhoseOperationIsComplete) {
   EXPECT_THAT(ranks.carrier().woken, testing::UnorderedElementsAre(0, 1, 2));
 }
 
+TEST(Rendezvous, WakesARankForWhatItWaitsForAlone) {
+  ManualRanks ranks(2);
+  const auto first = ranks.post(0, ranks.request(Operation::barrier));
+  const auto second = ranks.post(0, ranks.request(Operation::barrier));
+  const auto other = ranks.post(1, ranks.request(Operation::barrier));
+  ranks.start_waiting(0, *second);
+  ranks.start_waiting(1, *other);
+  ranks.settle();
+  EXPECT_THAT(ranks.carrier().woken, ElementsAre(1)) << "rank 0's first barrier is complete, but it waits for another";
+}
+
 TEST(Rendezvous, NoticesDataChangedBeforeItsDelivery) {
   ManualRanks ranks(2);
   Request sending = ranks.exchange(1, -1, 3, 0);
@@ -232,6 +243,22 @@ TEST(Rendezvous, KeepsTheOrderWithinAGroupInRelaxedOrder) {
   }
 }
 
+TEST(Rendezvous, NamesTheCycleOfADeadlockInRelaxedOrder) {
+  ManualRanks ranks(2, false);
+  const TwoGroups groups = two_groups(ranks);
+  const Request barrier = ranks.request(Operation::barrier);
+  const auto a = ranks.post(*groups.ring, 0, barrier);
+  const auto b = ranks.post(*groups.ulysses, 1, barrier);
+  ranks.start_waiting(0, *a);
+  ranks.start_waiting(1, *b);
+  EXPECT_EQ(thrown_by([&] { ranks.settle(); }),
+            thrown(ErrorKind::deadlock_error,
+                   "deadlock: 2 ranks wait and none can run\n"
+                   "  rank 0 waits in world/ring {0, 1}, call 1: barrier 'test'; missing: rank 1\n"
+                   "  rank 1 waits in world/ulysses {0, 1}, call 1: barrier 'test'; missing: rank 0\n"
+                   "  cycle: rank 0 waits in world/ring for rank 1, which waits in world/ulysses for rank 0"));
+}
+
 TEST(Rendezvous, NamesAWaitInRelaxedOrderForWhoeverHasNotCalled) {
   ManualRanks ranks(3, false);
   const auto a = ranks.post(0, ranks.request(Operation::barrier));
@@ -254,7 +281,8 @@ TEST(Rendezvous, NamesARankThatReturnedBeforeOthersCalled) {
   ranks.wait(0, *a);
   ranks.wait(1, *b);
   ranks.finish(1);
-  // Rank 0 has work of its own; it calls later.
+  ranks.settle();
+  // Rank 0 had work of its own and calls rounds later.
   const auto c = ranks.post(0, ranks.numbers({5}));
   ranks.start_waiting(0, *c);
   EXPECT_EQ(thrown_by([&] { ranks.settle(); }),
@@ -394,6 +422,27 @@ TEST(Rendezvous, DrawsTheOrderOfDeliveryFromTheSeedAlone) {
     EXPECT_THAT(order, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   }
   EXPECT_GT(orders.size(), 15U);
+}
+
+TEST(Rendezvous, DrawsTheOrderOfReadyGroupsFromTheSeed) {
+  std::set<std::vector<int>> orders;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    ManualRanks ranks({.world_size = 4, .seed = seed, .record_deliveries = true});
+    std::vector<std::unique_ptr<RendezvousWork>> works;
+    for (int rank = 0; rank < 4; ++rank) works.push_back(ranks.post_split(rank, rank, 0, "world/alone"));
+    for (int rank = 0; rank < 4; ++rank) ranks.start_waiting(rank, *works[static_cast<std::size_t>(rank)]);
+    ranks.settle();
+    std::vector<std::unique_ptr<RendezvousWork>> barriers;
+    for (const auto& work : works) {
+      barriers.push_back(ranks.post(*work->new_group(), 0, ranks.request(Operation::barrier)));
+    }
+    ranks.settle();
+    std::vector<int> order;
+    for (const DeliveryRecord& record : ranks.rendezvous().take_deliveries()) order.push_back(record.group);
+    ASSERT_EQ(order.size(), 5U);
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 8U) << "of 24 possible ones";
 }
 
 // Ranks as host threads: the last one to block or to end settles for all.
