@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct ConformanceTools {
 struct CommunicatorLaw {
   std::string name;  // a sentence without spaces
   std::function<void(Communicator& world, const ConformanceTools& tools)> body;
+  friend void PrintTo(const CommunicatorLaw& law, std::ostream* out) { *out << law.name; }
 };
 
 // Runs a body once per rank of a fresh world and throws what went wrong on any of them.
