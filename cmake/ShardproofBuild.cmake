@@ -47,7 +47,8 @@ function(shardproof_library folder)
   add_library(shardproof_${folder} STATIC ${ARG_SOURCES})
   add_library(shardproof::${folder} ALIAS shardproof_${folder})
   target_include_directories(shardproof_${folder} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
-  target_link_libraries(shardproof_${folder} PUBLIC ${ARG_PUBLIC} PRIVATE shardproof_build_flags ${ARG_PRIVATE})
+  target_link_libraries(shardproof_${folder}
+    PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:shardproof_build_flags> ${ARG_PRIVATE})
 endfunction()
 
 # shardproof_program(NAME SOURCES a.cpp ... LINKS targets ...)

@@ -1,0 +1,18 @@
+# Installs BUILD_FOLDER below WORK_FOLDER, builds the consumer project against it and runs its test; stops at the first
+# step that fails. Called as cmake -D.. -P by the test Package.ServesAConsumerProject.
+function(step)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "failed (${status}): ${ARGN}\n${output}")
+  endif()
+  set(step_output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE "${WORK_FOLDER}")
+step(${CMAKE_COMMAND} --install "${BUILD_FOLDER}" --prefix "${WORK_FOLDER}/installed")
+step(${CMAKE_COMMAND} -S "${SOURCE_FOLDER}" -B "${WORK_FOLDER}/build" -G Ninja -DCMAKE_BUILD_TYPE=Release
+  "-DCMAKE_PREFIX_PATH=${WORK_FOLDER}/installed" "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}")
+step(${CMAKE_COMMAND} --build "${WORK_FOLDER}/build")
+step("${WORK_FOLDER}/build/consumer_test")
+message(STATUS "${step_output}")
+step("${WORK_FOLDER}/installed/bin/shardproof" --version)
