@@ -41,6 +41,14 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
     if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
   }
   if (request.configurations.is_named) outcome.messages = refusals.messages(request.configurations.list.front());
+  const bool is_judged_type = options.dtype.size() != 2;
+  for (const VerificationResult& result : results) {
+    if (result.verdict != Verdict::not_checked || !is_judged_type) continue;
+    const std::string message =
+        fmt::format("case '{}' cannot be checked: {}", printable(result.case_name), result.reason);
+    const bool is_new = std::find(outcome.messages.begin(), outcome.messages.end(), message) == outcome.messages.end();
+    if (is_new) outcome.messages.push_back(message);
+  }
   if (!any([](const VerificationResult& result) { return is_verified(result.verdict); })) {
     const bool is_judged = options.dtype.size() != 2;
     outcome.messages.push_back(

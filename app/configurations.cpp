@@ -13,7 +13,7 @@ namespace shardproof {
 namespace {
 
 bool names_configuration(const Options& options) {
-  return options.ring_degree || options.ulysses_degree || options.tp_degree || options.mesh ||
+  return options.ring_degree || options.ulysses_degree || options.tp_degree.value_or(1) > 1 || options.mesh ||
          options.ulysses_anything || options.ring_anything;
 }
 

@@ -25,6 +25,7 @@ bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) != -1 || errn
 
 void prepare_standard_descriptors() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than the user's limit is an error of the write, too
   const bool has_output = is_open(STDOUT_FILENO);
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // open() takes the lowest free number, which is this one since those below are open.

@@ -56,7 +56,7 @@ BlockPool::~BlockPool() {
 std::size_t BlockPool::block_bytes(std::size_t bytes) { return class_of(bytes).bytes; }
 
 std::byte* BlockPool::acquire(std::size_t bytes) {
-  SHARDPROOF_CHECK(bytes <= kLargestBlock, shape_error, "there is no memory for a block of {} bytes", bytes);
+  SHARDPROOF_CHECK(bytes <= kLargestBlock, internal_error, "there is no memory for a block of {} bytes", bytes);
   const ClassOf wanted = class_of(bytes);
   SizeClass& size_class = classes_[wanted.index];
   {
@@ -68,7 +68,7 @@ std::byte* BlockPool::acquire(std::size_t bytes) {
     }
   }
   void* block = std::aligned_alloc(kAlignment, wanted.bytes);
-  SHARDPROOF_CHECK(block != nullptr, shape_error, "there is no memory for a block of {} bytes", bytes);
+  SHARDPROOF_CHECK(block != nullptr, internal_error, "there is no memory for a block of {} bytes", bytes);
   system_allocations_.fetch_add(1, std::memory_order_relaxed);
   system_bytes_.fetch_add(wanted.bytes, std::memory_order_relaxed);
   forbid_access(block, wanted.bytes);

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -115,9 +116,22 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+namespace {
+
+// For pipes, whose writer may need a moment.
+void wait_for_data(int descriptor, const std::filesystem::path& path) {
+  constexpr int kPatienceMs = 10'000;
+  struct pollfd poll_for{descriptor, POLLIN, 0};
+  SHARDPROOF_CHECK(::poll(&poll_for, 1, kPatienceMs) != 0, file_error,
+                   "cannot read '{}': nothing was written to it within {} s", shown(path), kPatienceMs / 1000);
+}
+
+}  // namespace
+
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
   struct stat status{};
-  const Descriptor descriptor(open_to_read(path, 0, status));
+  // A named pipe that nobody writes to must not keep us waiting for ever.
+  const Descriptor descriptor(open_to_read(path, O_NONBLOCK, status));
   std::string text;
   constexpr std::size_t kStep = std::size_t{1} << 16U;
   std::size_t filled = 0;
@@ -125,6 +139,10 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
     text.resize(filled + kStep);
     const ssize_t count = ::read(descriptor.value(), text.data() + filled, kStep);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) {
+      wait_for_data(descriptor.value(), path);
+      continue;
+    }
     if (count < 0) fail(ErrorKind::file_error, "cannot read '{}': {}", shown(path), reason(errno));
     if (count == 0) break;
     filled += static_cast<std::size_t>(count);

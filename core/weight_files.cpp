@@ -11,6 +11,12 @@ namespace shardproof {
 
 namespace {
 
+// A link that leads nowhere or in a circle is not there; nothing is thrown.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code status;
+  return std::filesystem::exists(path, status) && !status;
+}
+
 constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 
 std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
@@ -72,7 +78,7 @@ void WeightFiles::read_index(const std::filesystem::path& index_path) {
     const std::filesystem::path name = shard_name(member.value);
     auto [shard, is_new] = opened.try_emplace(name, nullptr);
     if (is_new) {
-      SHARDPROOF_CHECK(std::filesystem::exists(folder_ / name), file_error,
+      SHARDPROOF_CHECK(is_there(folder_ / name), file_error,
                        "{}: tensor '{}' is said to be in '{}', a file that does not exist", shown(index_path),
                        printable(member.key), shown(name));
       files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name));

@@ -8,7 +8,7 @@
 
 namespace shardproof {
 ConfigReader::ConfigReader(const Json& json) : json_(json) {
-  if (!json.is_object()) json.reject("be an object");
+  if (!json.is_object()) json.reject("an object");
 }
 
 const Json* ConfigReader::find(std::string_view field) {
@@ -38,7 +38,7 @@ void ConfigReader::read(std::string_view field, std::vector<std::int64_t>& value
   if (json == nullptr) return;
   value.clear();
   for (const Json& item : json->items()) value.push_back(item.as_int(min, kLargestSize));
-  if (value.empty()) json->reject("list at least one number");
+  if (value.empty()) json->reject("a list of at least one number");
 }
 
 void ConfigReader::finish() const {

@@ -40,7 +40,7 @@ Value setting_from(const Json& json) {
   if (json.is_double()) return json.as_double();
   if (json.is_string()) return json.as_string();
   if (json.is_array()) return numbers_from(json);
-  json.reject("be none, a bool, a number, a string or a list of numbers");
+  json.reject("none, a bool, a number, a string or a list of numbers");
 }
 
 // Takes tensors out of the inputs file and knows which are left.
@@ -87,7 +87,9 @@ ExportDirectory::ExportDirectory(const std::filesystem::path& folder) : folder_(
   config_ = read_json_file(folder / kConfigName);
   model_ = &find_model_type(config_.at("_class_name").as_string());
   weights_ = std::make_unique<WeightFiles>(folder);
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  std::filesystem::directory_iterator entries(folder, status);
+  SHARDPROOF_CHECK(!status, file_error, "{}: the folder cannot be read: {}", folder.string(), status.message());
+  for (const auto& entry : entries) {
     if (is_case_description(entry.path())) case_names_.push_back(entry.path().stem().string());
   }
   std::sort(case_names_.begin(), case_names_.end());
@@ -101,7 +103,10 @@ const SafetensorsFile* ExportDirectory::optional_file(std::string_view case_name
     if (known == name) return file.get();
   }
   std::unique_ptr<SafetensorsFile> file;
-  if (std::filesystem::exists(folder_ / name)) file = std::make_unique<SafetensorsFile>(folder_ / name);
+  // Anything of that name but nothing at all is opened, so that a file which cannot be read is said to be one.
+  std::error_code status;
+  const auto type = std::filesystem::symlink_status(folder_ / name, status).type();
+  if (type != std::filesystem::file_type::not_found) file = std::make_unique<SafetensorsFile>(folder_ / name);
   files_.emplace_back(name, std::move(file));
   return files_.back().second.get();
 }
@@ -113,7 +118,7 @@ ModelCase ExportDirectory::load_case(std::string_view name, Device& host) const 
   const SafetensorsFile inputs_file(folder_ / fmt::format("{}.inputs.safetensors", name));
   InputTensors inputs(inputs_file, host);
   ModelCase result{std::string(name), {}, names_in(description.at("outputs"))};
-  if (result.outputs.empty()) description.at("outputs").reject("list at least one output");
+  if (result.outputs.empty()) description.at("outputs").reject("a list of at least one output");
   for (const std::string& argument : names_in(description.at("tensor_args")))
     result.arguments.set(argument, inputs.take(argument));
   if (const Json* lists = description.find("tensor_list_args")) {

@@ -68,12 +68,14 @@ AttentionResult local_attention(const Tensor& q, const Tensor& k, const Tensor& 
   return {ops::cast(output.out, q.dtype()), return_lse ? output.lse : Tensor()};
 }
 
-bool runs_locally(const AttentionOptions& options, const ContextParallelState* state) {
+bool runs_locally(const AttentionOptions& options, const ContextParallelState* state, std::int64_t queries) {
   if (state == nullptr || options.keys == Placement::replicated) return true;
   SHARDPROOF_REFUSE_UNLESS(
       options.queries == Placement::split, unsupported_error,
       "attention of replicated queries against split keys is not supported: every rank would compute the same rows");
-  return false;
+  if (!state->is_one_rank()) return false;
+  state->record_attention_exchange(queries);
+  return true;
 }
 
 }  // namespace
@@ -84,7 +86,7 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   // From the true head width; ranks may hold fewer heads, never narrower ones.
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
   const AttentionMask normal = normalised_mask(mask, q, k.size(1));
-  if (runs_locally(options, state)) return local_attention(q, k, v, normal, scale, options.return_lse);
+  if (runs_locally(options, state, q.size(1))) return local_attention(q, k, v, normal, scale, options.return_lse);
 
   check_mask_for_exchange(normal);
   state->record_attention_exchange(q.size(1));

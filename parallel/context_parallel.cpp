@@ -27,8 +27,9 @@ std::string described_output(const Module& module, std::size_t index) {
 }
 
 void check_dim(const Tensor& x, int dim, std::string_view field, const std::string& what) {
-  SHARDPROOF_CHECK(dim < x.rank() && dim >= -x.rank(), shape_error, "{} has {}; the plan's {} {} lies outside them",
-                   what, dimensions_text(x.rank()), field, dim);
+  SHARDPROOF_REFUSE_UNLESS(dim < x.rank() && dim >= -x.rank(), shape_error,
+                           "{} has {}; the plan's {} {} lies outside them", what, dimensions_text(x.rank()), field,
+                           dim);
 }
 
 // Divides one tensor as an entry says, or leaves it whole and records that. `key` is the argument's name or the
@@ -38,7 +39,7 @@ Tensor split_tensor(const Tensor& x, const ContextParallelInput& input, const Mo
   if (input.expected_dims && x.rank() != *input.expected_dims) {
     const std::string reason = fmt::format("{}, plan expects {}", dimensions_text(x.rank()), *input.expected_dims);
     SHARDPROOF_REFUSE_UNLESS(input.on_mismatch == OnMismatch::skip, shape_error, "{}: {}", what, reason);
-    state.record_skipped({module.path(), key, reason});
+    state.record_skipped({module.path(), key, reason, x.shape()});
     return x;
   }
   check_dim(x, input.split_dim, "split_dim", what);
@@ -71,9 +72,10 @@ class ContextParallelSplitHook final : public Hook {
       const int* index = std::get_if<int>(&key);
       if (index == nullptr) continue;
       const auto i = static_cast<std::size_t>(*index);
-      SHARDPROOF_CHECK(i < outputs.tensors.size(), plan_error,
-                       "plan entry '{}' of module '{}' ({}): the module returned {} output{}", *index, module.path(),
-                       module.class_name(), outputs.tensors.size(), outputs.tensors.size() == 1 ? "" : "s");
+      SHARDPROOF_REFUSE_UNLESS(i < outputs.tensors.size(), plan_error,
+                               "plan entry '{}' of module '{}' ({}): the module returned {} output{}", *index,
+                               module.path(), module.class_name(), outputs.tensors.size(),
+                               outputs.tensors.size() == 1 ? "" : "s");
       outputs.tensors[i] = split_tensor(outputs.tensors[i], std::get<ContextParallelInput>(entry), module,
                                         std::to_string(*index), described_output(module, i), *state_);
     }
@@ -83,17 +85,18 @@ class ContextParallelSplitHook final : public Hook {
   Value split_value(const Value& value, const SplitEntry& entry, const Module& module, const std::string& name) const {
     const auto* one = std::get_if<ContextParallelInput>(&entry);
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
-      SHARDPROOF_CHECK(one != nullptr, plan_error, "{}: the plan lists several entries for a single tensor",
-                       described(module, name));
+      SHARDPROOF_REFUSE_UNLESS(one != nullptr, plan_error, "{}: the plan lists several entries for a single tensor",
+                               described(module, name));
       return split_tensor(*tensor, *one, module, name, described(module, name), *state_);
     }
     const auto* list = std::get_if<std::vector<Tensor>>(&value);
-    SHARDPROOF_CHECK(list != nullptr, plan_error, "{}: {} cannot be divided; a tensor or a list of tensors is expected",
-                     described(module, name), value_kind_name(value));
+    SHARDPROOF_REFUSE_UNLESS(list != nullptr, plan_error,
+                             "{}: {} cannot be divided; a tensor or a list of tensors is expected",
+                             described(module, name), value_kind_name(value));
     const auto* many = std::get_if<std::vector<ContextParallelInput>>(&entry);
-    SHARDPROOF_CHECK(many == nullptr || many->size() == list->size(), plan_error,
-                     "{}: the plan has {} entries for a list of {}", described(module, name), many ? many->size() : 0,
-                     list->size());
+    SHARDPROOF_REFUSE_UNLESS(many == nullptr || many->size() == list->size(), plan_error,
+                             "{}: the plan has {} entries for a list of {}", described(module, name),
+                             many ? many->size() : 0, list->size());
     std::vector<Tensor> parts;
     for (std::size_t i = 0; i < list->size(); ++i) {
       const ContextParallelInput& input = one ? *one : (*many)[i];
@@ -120,15 +123,15 @@ class ContextParallelGatherHook final : public Hook {
   std::string_view class_name() const override { return "ContextParallelGatherHook"; }
 
   void post_forward(Module& module, Outputs& outputs) override {
-    SHARDPROOF_CHECK(outputs.tensors.size() == outputs_.size(), plan_error,
-                     "module '{}' ({}) returned {} output{}, but the plan gathers {}", module.path(),
-                     module.class_name(), outputs.tensors.size(), outputs.tensors.size() == 1 ? "" : "s",
-                     outputs_.size());
+    SHARDPROOF_REFUSE_UNLESS(outputs.tensors.size() == outputs_.size(), plan_error,
+                             "module '{}' ({}) returned {} output{}, but the plan gathers {}", module.path(),
+                             module.class_name(), outputs.tensors.size(), outputs.tensors.size() == 1 ? "" : "s",
+                             outputs_.size());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       Tensor& tensor = outputs.tensors[i];
-      SHARDPROOF_CHECK(!outputs_[i].expected_dims || tensor.rank() == *outputs_[i].expected_dims, shape_error,
-                       "{} has {}, plan expects {}", described_output(module, i), dimensions_text(tensor.rank()),
-                       outputs_[i].expected_dims.value_or(0));
+      SHARDPROOF_REFUSE_UNLESS(!outputs_[i].expected_dims || tensor.rank() == *outputs_[i].expected_dims, shape_error,
+                               "{} has {}, plan expects {}", described_output(module, i),
+                               dimensions_text(tensor.rank()), outputs_[i].expected_dims.value_or(0));
       check_dim(tensor, outputs_[i].gather_dim, "gather_dim", described_output(module, i));
       const int axis = normalised_axis(outputs_[i].gather_dim, tensor.rank());
       const std::int64_t local = tensor.size(axis);
@@ -173,13 +176,13 @@ void check_attention(Module& root) {
   });
 }
 
+}  // namespace
+
 void set_attention_state(Module& root, const std::shared_ptr<const ContextParallelState>& state) {
   root.for_each_module([&](Module& module) {
     if (auto* slot = dynamic_cast<AttentionSlot*>(&module)) slot->set_context_parallel(state);
   });
 }
-
-}  // namespace
 
 bool context_parallel_is_applied(Module& root) {
   bool applied = false;

@@ -21,6 +21,8 @@ void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelS
 // nothing removed, for a plan that names modules that do not exist.
 void remove_context_parallel(Module& root, const ContextParallelPlan& plan);
 bool context_parallel_is_applied(Module& root);
+// Hands a state (or none) to every attention module; what apply and remove do besides their hooks.
+void set_attention_state(Module& root, const std::shared_ptr<const ContextParallelState>& state);
 
 // Collective over `world`: sets the configuration up and applies the plan (null: plan_error, for a model without one).
 // A configuration without context parallelism does nothing and returns null. Tensor parallelism is refused for now.

@@ -33,6 +33,10 @@ void add_once(std::vector<Entry>& list, Entry entry) {
 
 }  // namespace
 
+std::shared_ptr<const ContextParallelState> ContextParallelState::for_one_rank() {
+  return std::shared_ptr<const ContextParallelState>(new ContextParallelState());
+}
+
 void ContextParallelState::record_skipped(SkippedEntry entry) const { add_once(skipped_, std::move(entry)); }
 void ContextParallelState::record_applied(AppliedEntry entry) const { add_once(applied_, std::move(entry)); }
 

@@ -17,6 +17,7 @@ struct SkippedEntry {
   std::string module;    // path; "" is the root
   std::string argument;  // name or output index
   std::string reason;    // "1 dimension, plan expects 2"
+  Shape shape = {};      // of the value that was left whole
   friend bool operator==(const SkippedEntry&, const SkippedEntry&) = default;
 };
 
@@ -40,7 +41,11 @@ class ContextParallelState {
   // ranks differ. `world` must outlive the state.
   ContextParallelState(Communicator& world, const ContextParallelConfig& config);
 
+  // The state of a run on one rank: attention runs locally and is only recorded, for comparison with a parallel run.
+  static std::shared_ptr<const ContextParallelState> for_one_rank();
+
   const ContextParallelConfig& config() const { return config_; }
+  bool is_one_rank() const { return flat_ == nullptr; }
   const Mesh& mesh() const { return mesh_; }
   int ring_degree() const { return ring_degree_; }
   int ulysses_degree() const { return ulysses_degree_; }
@@ -62,6 +67,8 @@ class ContextParallelState {
   std::int64_t attention_tokens() const { return attention_tokens_; }
 
  private:
+  ContextParallelState() = default;
+
   ContextParallelConfig config_;
   Mesh mesh_;
   int ring_degree_ = 1;

@@ -71,6 +71,11 @@ Comparison compare(const Tensor& actual, const Tensor& expected) {
   return result;
 }
 
+bool is_finite(const Tensor& tensor) {
+  const std::vector<double> values = ops::to_doubles(tensor);
+  return std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
+}
+
 double share_of_allowed(const Comparison& comparison, double allowed) {
   if (comparison.max_abs == 0.0) return 0.0;
   return allowed > 0.0 ? comparison.max_abs / allowed : kInfinity;

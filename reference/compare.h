@@ -30,6 +30,9 @@ struct Comparison {
 // Equal infinities count as equal; everything else is compared by difference.
 Comparison compare(const Tensor& actual, const Tensor& expected);
 
+// True if every element is a finite number.
+bool is_finite(const Tensor& tensor);
+
 // max_abs / allowed: the share of an allowed error that was used; infinite if nothing is allowed and something differs.
 double share_of_allowed(const Comparison& comparison, double allowed);
 

@@ -12,7 +12,7 @@ Crew::Crew(int workers, std::function<void(int)> job) : job_(std::move(job)) {
     for (int worker = 1; worker < workers; ++worker) threads_.emplace_back(&Crew::serve, this, worker);
   } catch (const std::system_error& error) {
     stop();
-    fail(ErrorKind::config_error, "no thread for worker {} of {}: {}", threads_.size() + 1, workers, error.what());
+    fail(ErrorKind::internal_error, "no thread for worker {} of {}: {}", threads_.size() + 1, workers, error.what());
   }
 }
 

@@ -11,7 +11,7 @@ namespace shardproof::sim {
 
 class Crew {
  public:
-  // `job` is called with the worker's number; it must not throw. Throws config_error if a thread cannot be had.
+  // `job` is called with the worker's number; it must not throw. Throws internal_error if a thread cannot be had.
   Crew(int workers, std::function<void(int)> job);
   ~Crew();
   Crew(const Crew&) = delete;

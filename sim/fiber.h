@@ -15,7 +15,7 @@ inline constexpr std::size_t kFiberGuardBytes = std::size_t{64} * 1024;
 
 class Fiber {
  public:
-  // `body` must not throw. Throws config_error if no stack can be had.
+  // `body` must not throw. Throws internal_error if no stack can be had.
   explicit Fiber(std::function<void()> body);
   ~Fiber();
   Fiber(const Fiber&) = delete;

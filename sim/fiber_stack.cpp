@@ -31,12 +31,12 @@ FiberStack map_stack() {
   const std::size_t bytes = kFiberGuardBytes + kFiberStackBytes;
   void* memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  SHARDPROOF_CHECK(memory != MAP_FAILED, config_error,
+  SHARDPROOF_CHECK(memory != MAP_FAILED, internal_error,
                    "no memory for another rank's stack of {} bytes ({}); use fewer ranks", bytes, std::strerror(errno));
   if (mprotect(memory, kFiberGuardBytes, PROT_NONE) != 0) {
     const int error = errno;
     munmap(memory, bytes);
-    fail(ErrorKind::config_error, "no guard for another rank's stack ({}; vm.max_map_count?); use fewer ranks",
+    fail(ErrorKind::internal_error, "no guard for another rank's stack ({}; vm.max_map_count?); use fewer ranks",
          std::strerror(error));
   }
   FiberStack stack;

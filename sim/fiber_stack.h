@@ -13,7 +13,7 @@ struct FiberStack {
   std::size_t bytes() const { return static_cast<std::size_t>(top - low); }
 };
 
-// Throws config_error if the system gives no more memory or mappings.
+// Throws internal_error if the system gives no more memory or mappings.
 FiberStack acquire_stack();
 void release_stack(const FiberStack& stack) noexcept;
 

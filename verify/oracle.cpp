@@ -74,6 +74,11 @@ class OracleRun {
     result.checked = result.agrees = true;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const Comparison comparison = compare(actual[i], expected[i]);
+      if (!is_finite(expected[i])) {
+        result.checked = result.agrees = false;
+        result.note = fmt::format("the recorded output '{}' is not finite everywhere", case_.outputs[i]);
+        return result;
+      }
       const double allowed = relative ? tolerance * comparison.max_abs_expected : tolerance;
       result.tolerance = std::max(result.tolerance, allowed);
       result.error = std::max(result.error, comparison.max_abs);
@@ -162,10 +167,14 @@ std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_n
   const ModelContext narrow{&subject.cpu_device(), kFloat32, TablePrecision::float32};
   OracleRun run(subject, model_case);
   std::vector<OracleResult> results;
-  results.push_back(run.outputs("exact", "float64 against exact", all_double, kExactTolerance, true));
-  results.push_back(run.outputs("fp32", "float32 against fp32", narrow, tolerance, false));
-  results.push_back(run.outputs("fp64", "float64 with float32 tables against fp64", narrow_tables, tolerance, false));
-  results.push_back(run.trace(narrow_tables, tolerance));
+  try {
+    results.push_back(run.outputs("exact", "float64 against exact", all_double, kExactTolerance, true));
+    results.push_back(run.outputs("fp32", "float32 against fp32", narrow, tolerance, false));
+    results.push_back(run.outputs("fp64", "float64 with float32 tables against fp64", narrow_tables, tolerance, false));
+    results.push_back(run.trace(narrow_tables, tolerance));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}, case '{}': {}", subject.source(), case_name, error.what()));
+  }
   return results;
 }
 

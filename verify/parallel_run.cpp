@@ -21,6 +21,19 @@ std::string skipped_text(const std::vector<SkippedEntry>& skipped) {
   return text;
 }
 
+// True if an entry left a sequence whole that other entries of the plan divide: only then can a length mismatch be its
+// doing. A value without such an axis (a timestep a batch entry) is skipped on purpose.
+bool left_a_sequence_whole(const ContextParallelState& state) {
+  for (const SkippedEntry& skipped : state.skipped()) {
+    for (const std::int64_t size : skipped.shape) {
+      for (const AppliedEntry& applied : state.applied()) {
+        if (applied.action == AppliedEntry::Action::split && applied.total == size) return true;
+      }
+    }
+  }
+  return false;
+}
+
 void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
   if (state == nullptr) return;
   outcome.skipped = state->skipped();
@@ -48,7 +61,7 @@ void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments
   } catch (const Error& error) {
     keep_records(state.get(), outcome);
     // A length mismatch whose operands a plan entry left whole is the plan's, not the code's.
-    const bool is_of_plan = error.kind() == ErrorKind::shape_error && state != nullptr && !state->skipped().empty();
+    const bool is_of_plan = error.kind() == ErrorKind::shape_error && state != nullptr && left_a_sequence_whole(*state);
     if (is_of_plan && refusal != nullptr)
       *refusal = fmt::format("{} ({})", error.what(), skipped_text(state->skipped()));
     throw;

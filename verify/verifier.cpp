@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/ops.h"
+#include "parallel/context_parallel.h"
 #include "reference/compare.h"
 #include "reference/eigen_device.h"
 
@@ -133,7 +134,8 @@ struct Verifier::DenseCase {
   ModelCase raw;  // with the replica's inputs
   Arguments arguments;
   std::vector<Tensor> outputs;
-  std::vector<Tensor> reference;  // float64 with the same tables; made when first needed
+  std::int64_t attention_tokens = 0;  // queries of the first attention
+  std::vector<Tensor> reference;      // float64 with the same tables; made when first needed
 };
 
 Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(subject), options_(options) {
@@ -173,7 +175,10 @@ void Verifier::run_dense(DenseCase& dense) {
   const std::unique_ptr<Module> tree = subject_.make_tree(context_);
   dense.raw.arguments = inputs_of_replica(*tree, dense.raw.arguments, dense.replica, options_.seed, subject_.host());
   dense.arguments = prepared_arguments(*tree, dense.raw.arguments, context_, subject_.host());
+  const auto recorder = ContextParallelState::for_one_rank();
+  set_attention_state(*tree, recorder);
   dense.outputs = tree->call(dense.arguments).tensors;
+  dense.attention_tokens = recorder->attention_tokens();
   SHARDPROOF_CHECK(dense.outputs.size() == dense.raw.outputs.size(), usage_error,
                    "it names {} outputs, but {} returns {}", dense.raw.outputs.size(), tree->class_name(),
                    dense.outputs.size());
@@ -208,11 +213,58 @@ const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const
   return dense_case(case_name, replica_of_rank(effective_mesh(config), rank)).arguments;
 }
 
+std::string Verifier::replicated_tokens(const std::string& case_name, const ParallelRun& run) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(run.mesh.size()), 0);
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    if (run.ranks[rank].attention_exchanges == 0) return {};
+    tokens[static_cast<std::size_t>(run.replica_of[rank])] += run.ranks[rank].attention_tokens;
+  }
+  for (const int replica : run.replica_of) {
+    const std::int64_t all = tokens[static_cast<std::size_t>(replica)];
+    const std::int64_t dense = dense_case(case_name, replica).attention_tokens;
+    if (all == dense) continue;
+    return fmt::format(
+        "the first attention has {} query tokens over the ranks, the dense one {}: the plan leaves a sequence whole "
+        "that "
+        "attention exchanges, so its tokens count more than once",
+        all, dense);
+  }
+  return {};
+}
+
+std::string Verifier::unjudgeable(DenseCase& dense) {
+  const bool is_float32 = options_.dtype == kFloat32;
+  for (std::size_t i = 0; i < dense.outputs.size(); ++i) {
+    if (dense.outputs[i].numel() == 0)
+      return fmt::format("output '{}' of the dense run has no elements", dense.raw.outputs[i]);
+    if (!is_finite(dense.outputs[i])) {
+      return fmt::format("output '{}' of the dense run is not finite everywhere", dense.raw.outputs[i]);
+    }
+    if (!is_float32) continue;
+    const Comparison of_dense = compare(dense.outputs[i], reference_outputs(dense)[i]);
+    if (of_dense.relative > kFloat32DenseLimit) {
+      return fmt::format(
+          "output '{}' of the dense float32 run is itself off by {:.1e} of the largest output, so that a "
+          "ratio to it says nothing; verify in float64",
+          dense.raw.outputs[i], of_dense.relative);
+    }
+  }
+  return {};
+}
+
 void Verifier::judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result) {
   Findings findings(result);
   const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;
+  for (const int replica : run.replica_of) {
+    const std::string obstacle = unjudgeable(dense_case(case_name, replica));
+    if (obstacle.empty()) continue;
+    result.verdict = Verdict::not_checked;
+    result.reason = obstacle;
+    return;
+  }
   const std::string structural = structural_difference(run, outputs);
   if (!structural.empty()) findings.add_difference(structural);
+  const std::string replicated = replicated_tokens(case_name, run);
   const bool is_float64 = options_.dtype == kFloat64;
   const double limit = is_float64 ? kFloat64Tolerance : kRatioLimit;
   for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
@@ -232,11 +284,12 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
       if (!(figure <= limit)) findings.add_difference(locus);
     }
   }
-  if (!findings.difference().empty()) {
+  if (!findings.difference().empty() || !replicated.empty()) {
     result.verdict = Verdict::different;
     const bool is_unconnected = splits_tokens(run) && run.ranks.front().attention_exchanges == 0;
-    result.reason =
-        (is_unconnected ? "plan splits tokens but no attention collective was issued; " : "") + findings.difference();
+    result.reason = replicated + (replicated.empty() || findings.difference().empty() ? "" : "; ") +
+                    (is_unconnected ? "plan splits tokens but no attention collective was issued; " : "") +
+                    findings.difference();
   } else if (is_sixteen_bit(options_.dtype)) {
     result.verdict = Verdict::not_checked;
     result.reason = "16-bit end to end";

@@ -34,6 +34,8 @@ struct VerifierOptions {
 // Relative difference that float64 may show, and the rounding ratio of the other types.
 inline constexpr double kFloat64Tolerance = 1e-11;
 inline constexpr double kRatioLimit = 16.0;
+// A dense float32 run that has lost more than half of its 24 digits is no measure for another one.
+inline constexpr double kFloat32DenseLimit = 0x1p-12;
 
 // The configurations of a run that names none: every mode at 2, 3 and 4 ranks, both rotate methods.
 std::vector<ContextParallelConfig> default_configurations();
@@ -59,6 +61,10 @@ class Verifier {
   void run_dense(DenseCase& dense);
   DenseCase& dense_case(const std::string& case_name, int replica);
   const std::vector<Tensor>& reference_outputs(DenseCase& dense);
+  // Why a run cannot be judged at all: the dense run is empty, not finite, or too inexact. Empty if it can.
+  std::string unjudgeable(DenseCase& dense);
+  // What is said of a plan under which attention sees tokens more than once. Empty if it does not.
+  std::string replicated_tokens(const std::string& case_name, const ParallelRun& run);
   void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);
 
   Subject& subject_;

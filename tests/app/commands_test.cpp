@@ -299,7 +299,8 @@ TEST(Verify, RefusesConfigurationsThatContradictThemselves) {
   EXPECT_THAT(error_of({"--ulysses-anything", "--ring-anything", "--ring-degree", "2"}),
               HasSubstr("ulysses_anything and ring_anything exclude each other"));
   EXPECT_THAT(error_of({"--ring-anything"}), HasSubstr("ring_anything needs ring_degree greater than 1 (it is 1)"));
-  EXPECT_THAT(error_of({"--tp-degree", "1"}), HasSubstr("either ring_degree or ulysses_degree must be greater than 1"));
+  EXPECT_THAT(error_of({"--ring-degree", "1"}),
+              HasSubstr("either ring_degree or ulysses_degree must be greater than 1"));
 }
 
 TEST(Verify, RefusesTensorParallelism) {

@@ -38,11 +38,18 @@ TEST(RequestedConfigurations, KeepOneRotateMethodAndAllThatDoNotRotate) {
   EXPECT_EQ(others, 6);
 }
 
+// Tensor parallelism of degree 1 shards nothing and asks for nothing.
+TEST(RequestedConfigurations, AreTheDefaultSetForATensorParallelDegreeOfOne) {
+  Options options;
+  options.tp_degree = 1;
+  EXPECT_FALSE(requested_configurations(options).is_named);
+}
+
 TEST(RequestedConfigurations, AreOneAsSoonAsAnyNamingOptionIsGiven) {
   const std::vector<std::function<void(Options&)>> namings{
       [](Options& options) { options.ring_degree = 2; },
       [](Options& options) { options.ulysses_degree = 2; },
-      [](Options& options) { options.tp_degree = 1; },
+      [](Options& options) { options.tp_degree = 2; },
       [](Options& options) { options.mesh = Mesh::parse("ring=2,ulysses=2"); },
       [](Options& options) { options.ulysses_anything = true; },
       [](Options& options) { options.ring_anything = true; },

@@ -130,7 +130,7 @@ TEST_F(SpoiltExport, NamesATensorThatBelongsToNoArgument) {
 
 TEST_F(SpoiltExport, DemandsOutputs) {
   change("base.json", "outputs", Json::array());
-  EXPECT_THAT(case_error(), HasSubstr("list at least one output"));
+  EXPECT_THAT(case_error(), HasSubstr("a list of at least one output"));
 }
 
 TEST_F(SpoiltExport, NamesSettingsOfAnImpossibleKind) {

@@ -3,12 +3,13 @@
 #include "verify/verifier.h"
 
 #include <filesystem>
-#include <map>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/ops.h"
+#include "core/safetensors.h"
 #include "parallel/attention.h"
 #include "tests/support/legal_configurations.h"
 #include "tests/support/thrown_error.h"
@@ -235,22 +236,26 @@ TEST_F(ChangedPlan, ThatReplicatesTheTextIsDifferentInEveryMode) {
   std::erase_if(std::get<SplitEntries>(plan.entries[0].second),
                 [&](const auto& entry) { return split_key_text(entry.first) == "txt_ids"; });
   for (const ContextParallelConfig& config :
-       {ContextParallelConfig{.ulysses_degree = 2}, ContextParallelConfig{.ring_degree = 2},
-        ContextParallelConfig{.ring_degree = 2, .ulysses_degree = 2}}) {
+       {ContextParallelConfig{.ulysses_degree = 2}, ContextParallelConfig{.ring_degree = 2}}) {
     const VerificationResult result = verify(plan, config);
     EXPECT_EQ(result.verdict, Verdict::different) << result.mode;
+    EXPECT_THAT(result.reason, HasSubstr("has 32 query tokens over the ranks, the dense one 24"));
     EXPECT_THAT(result.reason, HasSubstr("output 'sample' on rank 0"));
     EXPECT_GT(*result.figure, 1e-4);
   }
 }
 
-// A plan may divide tokens where no attention is concerned: that is right as long as it gathers them again.
-TEST_F(ChangedPlan, ThatDividesTheLastProjectionOnlyIsVerified) {
-  const ContextParallelPlan plan{
+// Case C07: whole sequences sent through the exchange count more than once, even where averages hide it.
+TEST_F(ChangedPlan, ThatLeavesWholeSequencesToTheExchangeIsDifferent) {
+  const ContextParallelPlan only_last{
       {{"proj_out", SplitEntries{{"hidden_states", ContextParallelInput{.split_dim = 1, .expected_dims = 3}}}},
        {"proj_out", GatherEntry(ContextParallelOutput{.gather_dim = 1, .expected_dims = 3})}}};
-  const VerificationResult result = verify(plan, {.ring_degree = 2});
-  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+  for (const ContextParallelPlan& plan : {only_last, ContextParallelPlan{}}) {
+    const VerificationResult result = verify(plan, {.ring_degree = 2});
+    EXPECT_EQ(result.verdict, Verdict::different);
+    EXPECT_THAT(result.reason, HasSubstr("the first attention has 48 query tokens over the ranks, the dense one 24"));
+    EXPECT_LT(*result.figure, 1e-14);
+  }
 }
 
 // Attention that does not follow the context-parallel state.
@@ -336,6 +341,81 @@ TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
   const VerificationResult result = verifier.verify("controlnet", {.ring_degree = 2}, shipped);
   EXPECT_EQ(result.verdict, Verdict::different);
   EXPECT_THAT(result.reason, HasSubstr("do not broadcast"));
+}
+
+// A copy of a golden whose output projection is spoilt.
+class SpoiltOutput : public ::testing::Test {
+ protected:
+  VerificationResult verify_with(double bias) {
+    const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "spoilt_output";
+    std::filesystem::remove_all(folder);
+    std::filesystem::copy(golden("tiny"), folder);
+    HostDevice host;
+    std::vector<NamedTensor> weights;
+    const SafetensorsFile file(golden("tiny") + "/weights.safetensors");
+    for (const SafetensorsEntry& entry : file.entries()) {
+      Tensor tensor = file.tensor(entry.name, host);
+      if (entry.name == "proj_out.bias") tensor = ops::full(host, tensor.shape(), kFloat32, bias);
+      weights.push_back({entry.name, tensor});
+    }
+    write_safetensors(folder / "weights.safetensors", weights);
+    Subject subject = Subject::open(folder.string(), 0);
+    VerificationResult result = Verifier(subject, {}).verify("base", {.ring_degree = 2}, default_plan(subject));
+    std::filesystem::remove_all(folder);
+    return result;
+  }
+};
+
+TEST_F(SpoiltOutput, ThatIsNotFiniteIsNeverVerifiedNorCalledDifferent) {
+  for (const double bias : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    const VerificationResult result = verify_with(bias);
+    EXPECT_EQ(result.verdict, Verdict::not_checked);
+    EXPECT_EQ(result.reason, "output 'sample' of the dense run is not finite everywhere");
+  }
+  EXPECT_EQ(verify_with(0.5).verdict, Verdict::rounding_equivalent);
+}
+
+TEST(Verifier, HasNothingToVerifyWhereTheOutputIsEmpty) {
+  ModelType model = find_model_type("flux");
+  const auto cases = model.hostile_cases;
+  model.hostile_cases = [cases](std::uint64_t seed, Device& host) {
+    std::vector<ModelCase> made = cases(seed, host);
+    made.resize(1);
+    for (const char* name : {"hidden_states", "encoder_hidden_states", "pooled_projections", "timestep", "guidance"}) {
+      made[0].arguments.set(name, made[0].arguments.tensor(name).narrow(0, 0, 0));
+    }
+    return made;
+  };
+  Subject subject = Subject::of_model(model, 0);
+  const VerificationResult result = Verifier(subject, {}).verify("even", {.ring_degree = 2}, default_plan(subject));
+  EXPECT_EQ(result.verdict, Verdict::not_checked);
+  EXPECT_THAT(result.reason, HasSubstr("has no elements"));
+}
+
+// A timestep a batch entry is skipped on purpose; what fails elsewhere is not its doing.
+TEST(Verifier, DoesNotBlameSkippedEntriesForAMismatchThatIsNotTheirs) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {});
+  ContextParallelPlan plan = *subject.model().plans(subject.config()).shipped_cp;
+  std::get<SplitEntries>(plan.entries[0].second)
+      .emplace_back("timestep", ContextParallelInput{.split_dim = 0, .expected_dims = 2});
+  const VerificationResult result = verifier.verify("controlnet", {.ring_degree = 2}, plan);
+  EXPECT_EQ(result.verdict, Verdict::different) << result.reason;
+  EXPECT_EQ(result.skipped_entries.size(), 1U);
+}
+
+// What a plan says of outputs shows only when the model runs; all ranks find it alike.
+TEST_F(ChangedPlan, ThatDoesNotFitTheOutputsIsRefused) {
+  const auto split_output = [&](int index, int dim) {
+    ContextParallelPlan plan = default_plan(subject_);
+    plan.entries.insert(
+        plan.entries.begin(),
+        {"x_embedder", SplitEntries{{index, ContextParallelInput{.split_dim = dim, .split_output = true}}}});
+    return verify(plan, {.ring_degree = 2});
+  };
+  EXPECT_EQ(split_output(5, 1).verdict, Verdict::refused);
+  EXPECT_THAT(split_output(5, 1).reason, HasSubstr("returned 1 output"));
+  EXPECT_EQ(split_output(0, 3).verdict, Verdict::refused);
 }
 
 // A configuration whose two runs in one process follow each other must not remember the first (case C28).
