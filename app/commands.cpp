@@ -50,12 +50,15 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
     if (is_new) outcome.messages.push_back(message);
   }
   if (!any([](const VerificationResult& result) { return is_verified(result.verdict); })) {
-    const bool is_judged = options.dtype.size() != 2;
     outcome.messages.push_back(
-        is_judged ? "nothing was verified: every configuration is refused"
-                  : fmt::format("nothing was verified: {} is run and its ratio printed, but not judged; expected "
-                                "--dtype float64 or float32 for a verdict",
-                                options.dtype.name()));
+        is_judged_type
+            ? fmt::format("nothing was verified: every configuration is refused{}",
+                          any([](const VerificationResult& result) { return result.verdict == Verdict::not_checked; })
+                              ? " or cannot be checked"
+                              : "")
+            : fmt::format("nothing was verified: {} is run and its ratio printed, but not judged; expected "
+                          "--dtype float64 or float32 for a verdict",
+                          options.dtype.name()));
   }
   if (!outcome.messages.empty()) outcome.status = kRequestIsWrong;
 }

@@ -298,6 +298,7 @@ class FluxTransformer2DModel final : public Module {
 
   Outputs forward(Arguments& arguments) override {
     check_settings(arguments);
+    check_shapes(arguments);
     Tensor image = x_embedder_(arguments.tensor(argument::hidden_states));
     const Tensor temb = embed_time(arguments);
     Tensor text = context_embedder_(arguments.tensor(argument::encoder_hidden_states));
@@ -340,6 +341,34 @@ class FluxTransformer2DModel final : public Module {
     SHARDPROOF_CHECK(given == config_.guidance_embeds, shape_error,
                      "argument 'guidance' of FluxTransformer2DModel must be {} (guidance_embeds is {})",
                      config_.guidance_embeds ? "given" : "none", config_.guidance_embeds);
+  }
+
+  // Sizes that must agree whatever part of the tokens a rank has; the rest shows in the layers that they meet.
+  static void check_shapes(const Arguments& arguments) {
+    const Tensor& image = arguments.tensor(argument::hidden_states);
+    const auto check = [](const Tensor& tensor, Name name, bool fits, std::string_view expected) {
+      SHARDPROOF_CHECK(fits, shape_error, "argument '{}' of FluxTransformer2DModel is {}; expected {}", name.text(),
+                       tensor.text(), expected);
+    };
+    check(image, argument::hidden_states, image.rank() == 3, "[batch, image tokens, in_channels]");
+    const std::int64_t batch = image.size(0);
+    const Tensor& text = arguments.tensor(argument::encoder_hidden_states);
+    check(text, argument::encoder_hidden_states, text.rank() == 3 && text.size(0) == batch,
+          "[batch, text tokens, joint_attention_dim] with the batch of hidden_states");
+    const Tensor& pooled = arguments.tensor(kPooledProjections);
+    check(pooled, kPooledProjections, pooled.rank() == 2 && pooled.size(0) == batch,
+          "[batch, pooled_projection_dim] with the batch of hidden_states");
+    for (const Name name : {argument::timestep, argument::guidance}) {
+      const Tensor coordinates = arguments.optional_tensor(name);
+      const bool fits = !coordinates.defined() ||
+                        (coordinates.rank() == 1 && (coordinates.size(0) == batch || coordinates.size(0) == 1));
+      check(coordinates, name, fits, "[batch] with the batch of hidden_states");
+    }
+    for (const Name name : {kImageIds, kTextIds}) {
+      const Tensor& ids = arguments.tensor(name);
+      const bool fits = ids.rank() == 2 || (ids.rank() == 3 && ids.size(0) > 0);
+      check(ids, name, fits, "[tokens, axes], or [batch, tokens, axes] with one entry for all");
+    }
   }
 
   Tensor embed_time(const Arguments& arguments) {

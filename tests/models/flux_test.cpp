@@ -99,6 +99,21 @@ TEST_F(FluxForward, RefusesAdaptersAndStructuredResults) {
   EXPECT_THAT(refusal_with("return_dict", true), HasSubstr("'return_dict'"));
 }
 
+TEST_F(FluxForward, NamesArgumentsWhoseShapesDoNotFit) {
+  const auto host_tensor = [&](const Shape& shape) { return ops::zeros(host_, shape, kFloat64); };
+  const auto tensor = [&](const Shape& shape) { return ops::zeros(*device_, shape, kFloat64); };
+  EXPECT_THAT(refusal_with("timestep", host_tensor({3})),
+              HasSubstr("argument 'timestep' of FluxTransformer2DModel is float64 [3]; expected [batch]"));
+  EXPECT_THAT(refusal_with("timestep", host_tensor({2, 1})), HasSubstr("argument 'timestep'"));
+  EXPECT_THAT(refusal_with("guidance", host_tensor({})), HasSubstr("argument 'guidance'"));
+  EXPECT_THAT(refusal_with("hidden_states", tensor({2, 6})), HasSubstr("argument 'hidden_states'"));
+  EXPECT_THAT(refusal_with("encoder_hidden_states", tensor({1, 12, 24})),
+              HasSubstr("argument 'encoder_hidden_states'"));
+  EXPECT_THAT(refusal_with("pooled_projections", tensor({1, 20})), HasSubstr("argument 'pooled_projections'"));
+  EXPECT_THAT(refusal_with("img_ids", host_tensor({0, 24, 3})), HasSubstr("argument 'img_ids'"));
+  EXPECT_THAT(refusal_with("txt_ids", host_tensor({})), HasSubstr("argument 'txt_ids'"));
+}
+
 TEST_F(FluxForward, NamesAnArgumentThatItDoesNotHave) {
   EXPECT_THAT(refusal_with("image", std::monostate{}), HasSubstr("has no argument 'image'"));
 }
