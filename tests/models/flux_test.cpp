@@ -143,6 +143,9 @@ TEST_F(FluxForward, EveryArgumentChangesTheResult) {
 }
 
 TEST(FluxTree, OfFiftySevenBlocksTakesAtMost300KilobytesARank) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the allocator of a sanitizer keeps no count of bytes in use";
+#endif
   Json config = Json::object();
   config.set("_class_name", "FluxTransformer2DModel");
   config.set("attention_head_dim", 4);
