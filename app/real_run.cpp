@@ -1,6 +1,8 @@
 #include "app/real_run.h"
 
+#include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include <fmt/format.h>
 
@@ -48,11 +50,20 @@ class RealRun {
   const std::vector<std::string>& cases() const { return request_.cases; }
   const RunRequest& request() const { return request_; }
 
-  // Collective. The result counts on rank 0 only.
+  // Collective. The result counts on rank 0 only. What goes wrong on rank 0 ends the run on every rank.
   VerificationResult run(const std::string& case_name) {
     VerificationResult result;
-    if (is_first()) result = verifier_.verify(case_name, config(), request_.plan);
-    if (!agreed_on_rank_0(is_verified(result.verdict))) return result;
+    std::exception_ptr problem;
+    if (is_first()) {
+      try {
+        result = verifier_.verify(case_name, config(), request_.plan);
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    }
+    const bool may_go_on = agreed_on_rank_0(is_verified(result.verdict) && !problem);
+    if (problem) std::rethrow_exception(problem);
+    if (!may_go_on) return result;
     const Clock::time_point start = Clock::now();
     const std::int64_t own = hash_of(forward(case_name));
     const std::vector<std::int64_t> hashes =
@@ -121,9 +132,36 @@ void judge(const RealRun& run, CommandOutcome& outcome) {
   if (!outcome.messages.empty() && outcome.status == kVerified) outcome.status = kRequestIsWrong;
 }
 
+// Opens the request on every rank; returns only if all could. A rank that could not says why, once for all ranks if
+// rank 0 could not either, since then it is the request that is wrong.
+std::unique_ptr<RealRun> opened_on_all_ranks(const Options& options, const MpiSession& session, Communicator& world,
+                                             Report& report) {
+  std::unique_ptr<RealRun> run;
+  std::string problem;
+  ErrorKind kind = ErrorKind::usage_error;
+  try {
+    run = std::make_unique<RealRun>(options, session, world, report);
+  } catch (const Error& error) {
+    problem = error.what();
+    kind = error.kind();
+  }
+  const std::int64_t is_open = run ? 1 : 0;
+  const std::vector<std::int64_t> open =
+      collectives::all_gather_numbers(world, std::span(&is_open, 1), "run: who could open the request");
+  const auto failed = std::find(open.begin(), open.end(), 0);
+  if (failed == open.end()) return run;
+  if (!run && open.front() == 1) {
+    fmt::print(stderr, "shardproof: rank {} of {}: {}\n", world.rank(), world.size(), problem);
+  }
+  if (!run) throw Error(kind, problem);
+  throw Error(ErrorKind::state_error,
+              fmt::format("rank {} of {} could not start; it says why", failed - open.begin(), world.size()));
+}
+
 CommandOutcome run_cases(const Options& options, const MpiSession& session, Communicator& world, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
-  RealRun run(options, session, world, outcome.report);
+  const std::unique_ptr<RealRun> opened = opened_on_all_ranks(options, session, world, outcome.report);
+  RealRun& run = *opened;
   int done = 0;
   for (const std::string& case_name : run.cases()) {
     if (world.rank() == 0) progress.step(done++, static_cast<int>(run.cases().size()), case_name);
@@ -136,6 +174,12 @@ CommandOutcome run_cases(const Options& options, const MpiSession& session, Comm
       "backend mpi, {} processes: of a verified case every rank's output has the bits of the simulated rank, and the "
       "seconds are those of the real run",
       world.size()));
+  outcome.report.not_checked = {
+      "exact arithmetic, other element types, and tensor parallelism",
+      fmt::format("{} gathers of the modes for uneven lengths (--gather)",
+                  options.gather == GatherChoice::padded ? "ragged" : "padded"),
+      "anything but this one configuration; verify sweeps them on simulated ranks",
+  };
   judge(run, outcome);
   outcome.is_silent = world.rank() != 0;
   if (outcome.is_silent) outcome.status = kVerified;  // rank 0 speaks, and its status is mpirun's
