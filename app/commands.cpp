@@ -101,7 +101,7 @@ CommandOutcome run_plan(const Options& options, Progress& progress) {
   RunRequest request(options, report);
   const RequestedConfiguration configuration = plan_configuration(request, options, report);
   Verifier verifier(request.subject, verifier_options(options));
-  const GatherForm form = options.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
+  const GatherForm form = first_form(options.gather);
   Refusals refusals;
   int done = 0;
   for (const std::string& case_name : request.cases) {

@@ -76,7 +76,7 @@ class RealRun {
  private:
   bool is_first() const { return world_.rank() == 0; }
   const ContextParallelConfig& config() const { return request_.configurations.list.front().context; }
-  GatherForm form() const { return options_.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged; }
+  GatherForm form() const { return first_form(options_.gather); }
 
   bool agreed_on_rank_0(bool own) {
     const std::int64_t number = own ? 1 : 0;

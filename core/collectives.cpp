@@ -56,14 +56,13 @@ void check_count_per_member(const Communicator& group, std::span<const std::int6
                    "'{}' in {} got {} row counts for {} members", purpose, group.name(), counts.size(), group.size());
 }
 
-Pending<Tensor> gather_rows_as_they_are(Communicator& group, const Tensor& rows, std::vector<std::int64_t> counts,
-                                        std::string_view purpose) {
+Request gather_request(const Tensor& rows, std::vector<std::int64_t> counts, std::string_view purpose) {
   Request request = request_for(Operation::all_gather, rows, purpose);
   const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   request.send = ops::contiguous(rows);
   request.receive = rows.device().empty(with_rows(request.row_shape, total), rows.dtype());
   request.receive_rows = std::move(counts);
-  return post(group, std::move(request));
+  return request;
 }
 
 // [rows, ..] -> [longest, ..] with poison behind the rows.
@@ -91,11 +90,7 @@ Pending<Gathered> all_gather(Communicator& group, const Tensor& rows, std::span<
   const bool padded = group.gather_form() == GatherForm::padded && *shortest != *longest;
   const std::int64_t stride = padded ? *longest : 0;
   std::vector<std::int64_t> moved = padded ? std::vector<std::int64_t>(counts.size(), stride) : counts;
-  Request request = request_for(Operation::all_gather, rows, purpose);
-  const std::int64_t total = std::accumulate(moved.begin(), moved.end(), std::int64_t{0});
-  request.send = ops::contiguous(padded ? padded_to(rows, stride) : rows);
-  request.receive = rows.device().empty(with_rows(request.row_shape, total), rows.dtype());
-  request.receive_rows = std::move(moved);
+  Request request = gather_request(padded ? padded_to(rows, stride) : rows, std::move(moved), purpose);
   Gathered result(request.receive, std::move(counts), stride);
   return Pending<Gathered>(group.post(std::move(request)), std::move(result));
 }
@@ -103,8 +98,8 @@ Pending<Gathered> all_gather(Communicator& group, const Tensor& rows, std::span<
 Pending<Tensor> all_gather(Communicator& group, const Tensor& rows, std::string_view purpose) {
   check_rows(Operation::all_gather, rows, purpose);
   if (group.size() == 1) return Pending<Tensor>(rows);
-  return gather_rows_as_they_are(
-      group, rows, std::vector<std::int64_t>(static_cast<std::size_t>(group.size()), rows.size(0)), purpose);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), rows.size(0));
+  return post(group, gather_request(rows, std::move(counts), purpose));
 }
 
 Pending<Tensor> all_to_all(Communicator& group, const Tensor& rows, std::span<const std::int64_t> send_counts,
@@ -178,7 +173,7 @@ Pending<Tensor> all_reduce(Communicator& group, const Tensor& tensor, std::strin
   const std::vector<std::int64_t> counts = balanced_sizes(tensor.numel(), group.size());
   Pending<Tensor> slice = reduce_scatter(group, flat, counts, purpose);
   const Tensor own = slice.wait();
-  Pending<Tensor> all = gather_rows_as_they_are(group, own, counts, purpose);
+  Pending<Tensor> all = post(group, gather_request(own, counts, purpose));
   return Pending<Tensor>(all.wait().view(tensor.shape()));
 }
 

@@ -134,8 +134,9 @@ struct Verifier::DenseCase {
   ModelCase raw;  // with the replica's inputs
   Arguments arguments;
   std::vector<Tensor> outputs;
-  std::int64_t attention_tokens = 0;  // queries of the first attention
-  std::vector<Tensor> reference;      // float64 with the same tables; made when first needed
+  std::int64_t attention_tokens = 0;    // queries of the first attention
+  std::optional<std::string> obstacle;  // why it is no measure, once that was looked at; empty if it is one
+  std::vector<Tensor> reference;        // float64 with the same tables; made when first needed
 };
 
 Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(subject), options_(options) {
@@ -232,6 +233,11 @@ std::string Verifier::replicated_tokens(const std::string& case_name, const Para
   return {};
 }
 
+const std::string& Verifier::obstacle_of(DenseCase& dense) {
+  if (!dense.obstacle) dense.obstacle = unjudgeable(dense);
+  return *dense.obstacle;
+}
+
 std::string Verifier::unjudgeable(DenseCase& dense) {
   const bool is_float32 = options_.dtype == kFloat32;
   for (std::size_t i = 0; i < dense.outputs.size(); ++i) {
@@ -256,7 +262,7 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
   Findings findings(result);
   const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;
   for (const int replica : run.replica_of) {
-    const std::string obstacle = unjudgeable(dense_case(case_name, replica));
+    const std::string& obstacle = obstacle_of(dense_case(case_name, replica));
     if (obstacle.empty()) continue;
     result.verdict = Verdict::not_checked;
     result.reason = obstacle;
@@ -277,11 +283,11 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
                                                         unit_roundoff(options_.dtype))
                                              .ratio;
       findings.add_figure(figure, comparison.max_abs, static_cast<int>(rank), comparison.worst);
-      const std::string locus =
+      if (figure <= limit) continue;
+      findings.add_difference(
           comparison.shape_problem.empty()
               ? where_text(comparison, static_cast<int>(rank), run.replica_of[rank], outputs[i])
-              : fmt::format("output '{}' on rank {}: {}", outputs[i], rank, comparison.shape_problem);
-      if (!(figure <= limit)) findings.add_difference(locus);
+              : fmt::format("output '{}' on rank {}: {}", outputs[i], rank, comparison.shape_problem));
     }
   }
   if (!findings.difference().empty() || !replicated.empty()) {
@@ -313,8 +319,7 @@ VerificationResult Verifier::verify(const std::string& case_name, const ContextP
   result.seed = options_.seed;
   result.schedule_seed = options_.schedule_seed;
   const bool has_two_forms = config.ulysses_anything || config.ring_anything;
-  const GatherForm form = options_.gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
-  const ParallelRun first = run(case_name, config, plan, form);
+  const ParallelRun first = run(case_name, config, plan, first_form(options_.gather));
   describe_run(first, result);
   if (first.end != RunEnd::completed) {
     result.verdict = first.end == RunEnd::refused ? Verdict::refused : Verdict::different;
@@ -341,6 +346,10 @@ VerificationResult Verifier::verify(const std::string& case_name, const ContextP
   }
   result.seconds = seconds_since(start);
   return result;
+}
+
+GatherForm first_form(GatherChoice gather) {
+  return gather == GatherChoice::padded ? GatherForm::padded : GatherForm::ragged;
 }
 
 std::vector<ContextParallelConfig> default_configurations() {

@@ -22,6 +22,9 @@ enum class GatherChoice : std::uint8_t {
   padded,
 };
 
+// The form in which a run is made first, or alone.
+GatherForm first_form(GatherChoice gather);
+
 struct VerifierOptions {
   DType dtype = kFloat64;
   DeviceChoice device = DeviceChoice::reference;
@@ -63,6 +66,8 @@ class Verifier {
   const std::vector<Tensor>& reference_outputs(DenseCase& dense);
   // Why a run cannot be judged at all: the dense run is empty, not finite, or too inexact. Empty if it can.
   std::string unjudgeable(DenseCase& dense);
+  // The same, looked at once a case.
+  const std::string& obstacle_of(DenseCase& dense);
   // What is said of a plan under which attention sees tokens more than once. Empty if it does not.
   std::string replicated_tokens(const std::string& case_name, const ParallelRun& run);
   void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);

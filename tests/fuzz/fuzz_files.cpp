@@ -165,12 +165,18 @@ bool is_answered(const Target& target, const fs::path& folder, std::string& find
   return finding.empty();
 }
 
-int fuzz(const Target& target, const std::string& name, std::int64_t count, std::uint64_t seed) {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("shardproof_fuzz_{}_{}", name, seed);
+// A fresh folder with the sound files that stand beside the mutated one.
+fs::path prepared_folder(const std::string& name, const std::string& suffix) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("shardproof_fuzz_{}_{}", name, suffix);
   fs::remove_all(folder);
   fs::create_directories(folder);
   if (name == "config" || name == "case") prepare_export(folder);
   if (name == "index") fs::copy(kData / "fuzz/sharded", folder);
+  return folder;
+}
+
+int fuzz(const Target& target, const std::string& name, std::int64_t count, std::uint64_t seed) {
+  const fs::path folder = prepared_folder(name, std::to_string(seed));
   std::vector<std::string> corpus;
   for (const fs::path& path : target.corpus) corpus.push_back(bytes_of(path));
   const RandomStream random(seed, name);
@@ -190,11 +196,7 @@ int fuzz(const Target& target, const std::string& name, std::int64_t count, std:
 }
 
 int repeat(const Target& target, const std::string& name, const fs::path& file) {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("shardproof_fuzz_{}_again", name);
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  if (name == "config" || name == "case") prepare_export(folder);
-  if (name == "index") fs::copy(kData / "fuzz/sharded", folder);
+  const fs::path folder = prepared_folder(name, "again");
   fs::copy_file(file, folder / target.file_name, fs::copy_options::overwrite_existing);
   std::string finding;
   if (is_answered(target, folder, finding)) return 0;
