@@ -21,5 +21,6 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/shardproofConfig.cmake.i
   ${PROJECT_BINARY_DIR}/shardproofConfig.cmake INSTALL_DESTINATION ${shardproof_package_folder})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shardproofConfig.cmake ${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake
   DESTINATION ${shardproof_package_folder})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -21,12 +21,12 @@ T* head_rows(const Tensor& x, std::int64_t batch, std::int64_t head, std::int64_
   return x.data_as<T>() + batch * stride[0] + token * stride[1] + head * stride[2];
 }
 
-// logits = scale * logits + bias for one row; -infinity where the mask removes the key, NaN where it is poison.
+// logits + bias for one row; -infinity where the mask removes the key, NaN where it is poison.
 template <class Real, class Entry>
-void mask_row(Real* logits, std::int64_t keys, Real scale, const Entry* mask, std::int64_t stride) {
+void mask_row(Real* logits, std::int64_t keys, const Entry* mask, std::int64_t stride) {
   constexpr Real kNever = -std::numeric_limits<Real>::infinity();
   for (std::int64_t key = 0; key < keys; ++key) {
-    const Real scaled = logits[key] * scale;
+    const Real scaled = logits[key];
     if constexpr (std::same_as<Entry, Bool8>) {
       const std::uint8_t flag = mask[key * stride].byte;
       const Real attended = flag > 1 ? std::numeric_limits<Real>::quiet_NaN() : scaled;
@@ -83,20 +83,17 @@ struct AttentionTask {
     }
   }
 
-  void finish_logits(Real* logits, std::int64_t keys, std::int64_t batch, std::int64_t head, std::int64_t query,
-                     std::int64_t first_key) const {
-    if (!mask.defined()) {
-      for (std::int64_t key = 0; key < keys; ++key) logits[key] *= scale;
-      return;
-    }
+  void add_mask(Real* logits, std::int64_t keys, std::int64_t batch, std::int64_t head, std::int64_t query,
+                std::int64_t first_key) const {
+    if (!mask.defined()) return;
     const Strides& stride = mask.strides();
     const std::int64_t first = batch * stride[0] + head * stride[1] + query * stride[2] + first_key * stride[3];
     if (mask.dtype() == kBool) {
-      mask_row(logits, keys, scale, mask.data_as<Bool8>() + first, stride[3]);
+      mask_row(logits, keys, mask.data_as<Bool8>() + first, stride[3]);
     } else if (mask.dtype() == q.dtype()) {
-      mask_row(logits, keys, scale, mask.data_as<Storage>() + first, stride[3]);
+      mask_row(logits, keys, mask.data_as<Storage>() + first, stride[3]);
     } else {
-      mask_row(logits, keys, scale, mask.data_as<Real>() + first, stride[3]);
+      mask_row(logits, keys, mask.data_as<Real>() + first, stride[3]);
     }
   }
 
@@ -126,10 +123,10 @@ struct AttentionTask {
     for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyTile) {
       const std::int64_t count = std::min(kKeyTile, keys - first_key);
       const MatrixView<Real> logits{scratch.logits, queries, count, count};
-      multiply_transposed<Real>(logits, query_rows, rows_of(k, batch, head, first_key, count, scratch.k));
+      multiply_transposed<Real>(logits, query_rows, rows_of(k, batch, head, first_key, count, scratch.k), scale);
       for (std::int64_t i = 0; i < queries; ++i) {
         Real* row = logits.data + i * count;
-        finish_logits(row, count, batch, head, first_query + i, first_key);
+        add_mask(row, count, batch, head, first_query + i, first_key);
         weigh_row(row, count, scratch.maximum[i], scratch.sum[i], out.data + i * out.stride, width);
       }
       add_product<Real>(out, {logits.data, queries, count, count},

@@ -1,7 +1,10 @@
 #include "sim/cpu_products.h"
 
+#include <omp.h>
+
 #include <algorithm>
 
+#include <dnnl.h>
 #include <Eigen/Core>
 
 #include "sim/cpu_elements.h"
@@ -20,22 +23,63 @@ auto eigen_map(MatrixView<Real> view) {
                                                                     Eigen::OuterStride<>(view.stride));
 }
 
+// One thread computes the products inside; the count that was set comes back at the end of the scope.
+class OneThread {
+ public:
+  OneThread() : count_(omp_get_max_threads()) {
+    if (count_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (count_ != 1) omp_set_num_threads(count_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int count_;
+};
+
+// c = before * c + scale a op(b), by the kernel that the library picks for this processor.
+void float32_product(MatrixView<float> c, float before, MatrixView<const float> a, MatrixView<const float> b,
+                     char transposed, float scale) {
+  const OneThread one_thread;
+  const std::int64_t depth = a.columns;
+  const dnnl_status_t status = dnnl_sgemm('N', transposed, c.rows, c.columns, depth, scale, a.data, a.stride, b.data,
+                                          b.stride, before, c.data, c.stride);
+  SHARDPROOF_CHECK(status == dnnl_success, internal_error,
+                   "the float32 product [{}, {}] x [{}, {}] failed in oneDNN with status {}", c.rows, depth, depth,
+                   c.columns, static_cast<int>(status));
+}
+
 }  // namespace
 
-template <class Real>
-void multiply_transposed(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b) {
-  eigen_map(c).noalias() = eigen_map(a) * eigen_map(b).transpose();
+template <>
+void multiply_transposed<float>(MatrixView<float> c, MatrixView<const float> a, MatrixView<const float> b,
+                                float scale) {
+  if (c.rows == 0 || c.columns == 0) return;
+  if (a.columns == 0) {
+    eigen_map(c).setZero();
+    return;
+  }
+  float32_product(c, 0.0F, a, b, 'T', scale);
 }
 
-template <class Real>
-void add_product(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b) {
+template <>
+void multiply_transposed<double>(MatrixView<double> c, MatrixView<const double> a, MatrixView<const double> b,
+                                 double scale) {
+  eigen_map(c).noalias() = scale * eigen_map(a) * eigen_map(b).transpose();
+}
+
+template <>
+void add_product<float>(MatrixView<float> c, MatrixView<const float> a, MatrixView<const float> b) {
+  if (c.rows == 0 || c.columns == 0 || a.columns == 0) return;
+  float32_product(c, 1.0F, a, b, 'N', 1.0F);
+}
+
+template <>
+void add_product<double>(MatrixView<double> c, MatrixView<const double> a, MatrixView<const double> b) {
   eigen_map(c).noalias() += eigen_map(a) * eigen_map(b);
 }
-
-template void multiply_transposed<float>(MatrixView<float>, MatrixView<const float>, MatrixView<const float>);
-template void multiply_transposed<double>(MatrixView<double>, MatrixView<const double>, MatrixView<const double>);
-template void add_product<float>(MatrixView<float>, MatrixView<const float>, MatrixView<const float>);
-template void add_product<double>(MatrixView<double>, MatrixView<const double>, MatrixView<const double>);
 
 namespace {
 

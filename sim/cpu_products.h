@@ -1,5 +1,6 @@
-// Matrix products of the CPU device: Eigen's single-threaded kernels on one tile, and the linear layer cut into tiles
-// whose sizes depend on shapes only. All matrices are row-major with a row stride counted in elements.
+// Matrix products of the CPU device: single-threaded kernels on one tile (oneDNN for float32, which picks its code by
+// the processor it runs on; Eigen for float64), and the linear layer cut into tiles whose sizes depend on shapes only.
+// All matrices are row-major with a row stride counted in elements.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ struct MatrixView {
   std::int64_t stride;
 };
 
-// c = a b^T; a [m, k], b [n, k].
+// c = scale a b^T; a [m, k], b [n, k].
 template <class Real>
-void multiply_transposed(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b);
+void multiply_transposed(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b, Real scale = 1);
 // c += a b; a [m, k], b [k, n].
 template <class Real>
 void add_product(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b);
