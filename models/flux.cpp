@@ -4,9 +4,9 @@
 
 #include "core/error.h"
 #include "core/ops.h"
+#include "models/argument_checks.h"
+#include "models/attention_layers.h"
 #include "models/config_reader.h"
-#include "models/layers.h"
-#include "parallel/attention.h"
 
 namespace shardproof {
 namespace {
@@ -15,38 +15,6 @@ constexpr double kNormEps = 1e-6;
 constexpr double kTheta = 10000.0;
 constexpr double kTimestepFactor = 1000.0;
 constexpr std::int64_t kTimestepWidth = 256;
-
-// ids [tokens, axes] on the host -> cosine and sine [tokens, head_dim], each value standing twice. Table type: the wide
-// type.
-class FluxPosEmbed final : public Module {
- public:
-  FluxPosEmbed(const ModelContext& context, std::vector<std::int64_t> axes)
-      : Module("FluxPosEmbed"), context_(context), axes_(std::move(axes)) {}
-
-  std::span<const ArgumentSpec> forward_arguments() const override {
-    static const ArgumentSpec kArguments[] = {{argument::ids, ArgumentKind::coordinate}};
-    return kArguments;
-  }
-
-  Outputs forward(Arguments& arguments) override {
-    const Tensor& ids = arguments.tensor(argument::ids);
-    SHARDPROOF_CHECK(ids.rank() == 2 && ids.size(1) == static_cast<std::int64_t>(axes_.size()), shape_error,
-                     "ids {} must be [tokens, {}]", ids.text(), axes_.size());
-    std::vector<AngleTable> parts;
-    for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
-      const std::vector<double> positions = ops::to_doubles(ids.narrow(1, static_cast<std::int64_t>(axis), 1));
-      parts.push_back(tables::rotary_angles64(positions, axes_[axis], kTheta, context_.table_precision));
-    }
-    const AngleTable table = tables::side_by_side(parts);
-    const DType dtype = wide_dtype(context_.dtype);
-    return Outputs(std::vector<Tensor>{tables::cosine_on(*context_.device, table, dtype, 2),
-                                       tables::sine_on(*context_.device, table, dtype, 2)});
-  }
-
- private:
-  ModelContext context_;
-  std::vector<std::int64_t> axes_;
-};
 
 // temb = timestep_embedder(time_proj(t)) [+ guidance_embedder(time_proj(g))] + text_embedder(pooled).
 class FluxTimeTextEmbed final : public Module {
@@ -88,75 +56,29 @@ class FluxTimeTextEmbed final : public Module {
   TwoLayerMlp* text_embedder_ = nullptr;
 };
 
-// Joint attention over [text, image] (double blocks), or self-attention of one stream (single blocks, no output
-// layers).
-class FluxAttention final : public Module, public AttentionSlot {
+AttentionLayerOptions attention_options(const FluxConfig& config) {
+  return {.width = config.width(), .head_dim = config.attention_head_dim, .norm_eps = kNormEps};
+}
+
+// Self-attention of the single blocks, without an output layer.
+class FluxSingleAttention final : public ProjectedAttention {
  public:
-  enum class Streams : std::uint8_t { one, two };
-  FluxAttention(const FluxConfig& config, Streams streams)
-      : Module("FluxAttention"), head_dim_(config.attention_head_dim) {
-    const std::int64_t width = config.width();
-    image_ = add_projections("norm_q", "norm_k", "to_q", "to_k", "to_v", width);
-    if (streams == Streams::one) return;
-    auto& to_out = add_child<ModuleList>("to_out");
-    to_out_ = &to_out.append<Linear>(width, width);
-    text_ = add_projections("norm_added_q", "norm_added_k", "add_q_proj", "add_k_proj", "add_v_proj", width);
-    to_add_out_ = &add_child<Linear>("to_add_out", width, width);
-  }
+  explicit FluxSingleAttention(const FluxConfig& config)
+      : ProjectedAttention("FluxAttention", attention_options(config)),
+        projections_(add_projections({"norm_q", "norm_k", "to_q", "to_k", "to_v"})) {}
 
   std::span<const ArgumentSpec> forward_arguments() const override {
-    static const ArgumentSpec kArguments[] = {
-        {argument::hidden_states}, {argument::encoder_hidden_states}, {argument::image_rotary_emb}};
+    static const ArgumentSpec kArguments[] = {{argument::hidden_states}, {argument::image_rotary_emb}};
     return kArguments;
   }
 
   Outputs forward(Arguments& arguments) override {
-    QueryKeyValue all = project(image_, arguments.tensor(argument::hidden_states));
-    const Tensor text = arguments.optional_tensor(argument::encoder_hidden_states);
-    const std::int64_t text_tokens = text.defined() ? text.size(1) : 0;
-    if (text.defined()) {
-      const QueryKeyValue from_text = project(text_, text);
-      all = {ops::concat({from_text.q, all.q}, 1), ops::concat({from_text.k, all.k}, 1),
-             ops::concat({from_text.v, all.v}, 1)};
-    }
-    const std::vector<Tensor> rotary = arguments.tensor_list(argument::image_rotary_emb);
-    const Tensor q = ops::rotary_interleaved(all.q, rotary[0], rotary[1]);
-    const Tensor k = ops::rotary_interleaved(all.k, rotary[0], rotary[1]);
-    const Tensor out = join_heads(attention(q, k, all.v, {}, {}, context_parallel()).out);
-    if (!text.defined()) return out;
-    const Tensor text_out = out.narrow(1, 0, text_tokens);
-    const Tensor image_out = out.narrow(1, text_tokens, out.size(1) - text_tokens);
-    return Outputs(std::vector<Tensor>{(*to_out_)(image_out), (*to_add_out_)(text_out)});
+    const QueryKeyValue all = project(projections_, arguments.tensor(argument::hidden_states));
+    return attend(all, arguments.tensor_list(argument::image_rotary_emb), {});
   }
 
  private:
-  struct Projections {
-    RmsNorm* norm_q = nullptr;
-    RmsNorm* norm_k = nullptr;
-    Linear* q = nullptr;
-    Linear* k = nullptr;
-    Linear* v = nullptr;
-  };
-  struct QueryKeyValue {
-    Tensor q, k, v;
-  };
-
-  Projections add_projections(Name norm_q, Name norm_k, Name q, Name k, Name v, std::int64_t width) {
-    return {&add_child<RmsNorm>(norm_q, head_dim_, kNormEps), &add_child<RmsNorm>(norm_k, head_dim_, kNormEps),
-            &add_child<Linear>(q, width, width), &add_child<Linear>(k, width, width),
-            &add_child<Linear>(v, width, width)};
-  }
-  QueryKeyValue project(const Projections& projections, const Tensor& x) const {
-    return {(*projections.norm_q)(split_heads((*projections.q)(x), head_dim_)),
-            (*projections.norm_k)(split_heads((*projections.k)(x), head_dim_)),
-            split_heads((*projections.v)(x), head_dim_)};
-  }
-
-  std::int64_t head_dim_;
-  Projections image_;
-  Projections text_;
-  Linear* to_out_ = nullptr;
-  Linear* to_add_out_ = nullptr;
+  Projections projections_;
 };
 
 std::span<const ArgumentSpec> block_arguments() {
@@ -164,7 +86,7 @@ std::span<const ArgumentSpec> block_arguments() {
                                             {argument::encoder_hidden_states},
                                             {argument::temb},
                                             {argument::image_rotary_emb},
-                                            {"joint_attention_kwargs", ArgumentKind::setting}};
+                                            {argument::joint_attention_kwargs, ArgumentKind::setting}};
   return kArguments;
 }
 
@@ -175,7 +97,7 @@ class FluxTransformerBlock final : public Module {
       : Module("FluxTransformerBlock"),
         norm1_(add_child<AdaLayerNormZero>("norm1", config.width(), AdaLayerNormZero::Chunks::six)),
         norm1_context_(add_child<AdaLayerNormZero>("norm1_context", config.width(), AdaLayerNormZero::Chunks::six)),
-        attn_(add_child<FluxAttention>("attn", config, FluxAttention::Streams::two)),
+        attn_(add_child<JointAttention>("attn", "FluxAttention", attention_options(config))),
         norm2_(add_child<LayerNorm>("norm2", kNormEps)),
         ff_(add_child<FeedForward>("ff", config.width())),
         norm2_context_(add_child<LayerNorm>("norm2_context", kNormEps)),
@@ -211,7 +133,7 @@ class FluxTransformerBlock final : public Module {
 
   AdaLayerNormZero& norm1_;
   AdaLayerNormZero& norm1_context_;
-  FluxAttention& attn_;
+  JointAttention& attn_;
   LayerNorm& norm2_;
   FeedForward& ff_;
   LayerNorm& norm2_context_;
@@ -227,7 +149,7 @@ class FluxSingleTransformerBlock final : public Module {
         proj_mlp_(add_child<Linear>("proj_mlp", config.width(), 4 * config.width())),
         act_mlp_(add_child<Activation>("act_mlp", "GELU", UnaryOp::gelu_tanh)),
         proj_out_(add_child<Linear>("proj_out", 5 * config.width(), config.width())),
-        attn_(add_child<FluxAttention>("attn", config, FluxAttention::Streams::one)) {}
+        attn_(add_child<FluxSingleAttention>("attn", config)) {}
 
   std::span<const ArgumentSpec> forward_arguments() const override { return block_arguments(); }
 
@@ -253,16 +175,11 @@ class FluxSingleTransformerBlock final : public Module {
   Linear& proj_mlp_;
   Activation& act_mlp_;
   Linear& proj_out_;
-  FluxAttention& attn_;
+  FluxSingleAttention& attn_;
 };
 
 const Name kPooledProjections("pooled_projections");
-const Name kImageIds("img_ids");
-const Name kTextIds("txt_ids");
-const Name kJointAttentionKwargs("joint_attention_kwargs");
-const Name kControlnetSamples("controlnet_block_samples");
 const Name kControlnetSingleSamples("controlnet_single_block_samples");
-const Name kReturnDict("return_dict");
 const Name kControlnetRepeat("controlnet_blocks_repeat");
 
 class FluxTransformer2DModel final : public Module {
@@ -271,7 +188,7 @@ class FluxTransformer2DModel final : public Module {
       : Module("FluxTransformer2DModel"),
         config_(config),
         context_(context),
-        pos_embed_(add_child<FluxPosEmbed>("pos_embed", context, config.axes_dims_rope)),
+        pos_embed_(add_child<AxesPosEmbed>("pos_embed", "FluxPosEmbed", context, config.axes_dims_rope, kTheta)),
         time_text_embed_(add_child<FluxTimeTextEmbed>("time_text_embed", config, context)),
         context_embedder_(add_child<Linear>("context_embedder", config.joint_attention_dim, config.width())),
         x_embedder_(add_child<Linear>("x_embedder", config.in_channels, config.width())),
@@ -286,13 +203,18 @@ class FluxTransformer2DModel final : public Module {
   }
 
   std::span<const ArgumentSpec> forward_arguments() const override {
-    static const ArgumentSpec kArguments[] = {
-        {argument::hidden_states, ArgumentKind::value}, {argument::encoder_hidden_states, ArgumentKind::value},
-        {kPooledProjections, ArgumentKind::value},      {argument::timestep, ArgumentKind::coordinate},
-        {kImageIds, ArgumentKind::coordinate},          {kTextIds, ArgumentKind::coordinate},
-        {argument::guidance, ArgumentKind::coordinate}, {kJointAttentionKwargs, ArgumentKind::setting},
-        {kControlnetSamples, ArgumentKind::value},      {kControlnetSingleSamples, ArgumentKind::value},
-        {kReturnDict, ArgumentKind::setting},           {kControlnetRepeat, ArgumentKind::setting}};
+    static const ArgumentSpec kArguments[] = {{argument::hidden_states, ArgumentKind::value},
+                                              {argument::encoder_hidden_states, ArgumentKind::value},
+                                              {kPooledProjections, ArgumentKind::value},
+                                              {argument::timestep, ArgumentKind::coordinate},
+                                              {argument::img_ids, ArgumentKind::coordinate},
+                                              {argument::txt_ids, ArgumentKind::coordinate},
+                                              {argument::guidance, ArgumentKind::coordinate},
+                                              {argument::joint_attention_kwargs, ArgumentKind::setting},
+                                              {argument::controlnet_block_samples, ArgumentKind::value},
+                                              {kControlnetSingleSamples, ArgumentKind::value},
+                                              {argument::return_dict, ArgumentKind::setting},
+                                              {kControlnetRepeat, ArgumentKind::setting}};
     return kArguments;
   }
 
@@ -302,7 +224,9 @@ class FluxTransformer2DModel final : public Module {
     Tensor image = x_embedder_(arguments.tensor(argument::hidden_states));
     const Tensor temb = embed_time(arguments);
     Tensor text = context_embedder_(arguments.tensor(argument::encoder_hidden_states));
-    const Tensor ids = ops::concat({ids_of(arguments, kTextIds), ids_of(arguments, kImageIds)}, 0);
+    const Tensor ids = ops::concat({ids_without_batch(arguments.tensor(argument::txt_ids)),
+                                    ids_without_batch(arguments.tensor(argument::img_ids))},
+                                   0);
     const Value rotary = pos_embed_.call({{argument::ids, ids}}).tensors;
     const auto run = [&](Module& block) {
       const Outputs streams = block.call({{argument::hidden_states, image},
@@ -312,16 +236,18 @@ class FluxTransformer2DModel final : public Module {
       text = streams.tensors[0];
       image = streams.tensors[1];
     };
-    const std::vector<Tensor> samples = arguments.tensor_list(kControlnetSamples);
-    const bool repeat = arguments.flag(kControlnetRepeat, false);
+    using Order = ControlNetSamples::Order;
+    const ControlNetSamples samples(*this, arguments, argument::controlnet_block_samples, blocks_.children().size(),
+                                    arguments.flag(kControlnetRepeat, false) ? Order::repeated : Order::stretched);
     for (std::size_t i = 0; i < blocks_.children().size(); ++i) {
       run(*blocks_.children()[i]);
-      image = add_sample(image, samples, i, blocks_.children().size(), repeat);
+      image = samples.add_after(i, image);
     }
-    const std::vector<Tensor> single_samples = arguments.tensor_list(kControlnetSingleSamples);
+    const ControlNetSamples single_samples(*this, arguments, kControlnetSingleSamples,
+                                           single_blocks_.children().size());
     for (std::size_t i = 0; i < single_blocks_.children().size(); ++i) {
       run(*single_blocks_.children()[i]);
-      image = add_sample(image, single_samples, i, single_blocks_.children().size(), false);
+      image = single_samples.add_after(i, image);
     }
     const Tensor normed = norm_out_.call({{argument::hidden_states, image}, {argument::temb, temb}}).tensors.front();
     return proj_out_(normed);
@@ -329,13 +255,9 @@ class FluxTransformer2DModel final : public Module {
 
  private:
   void check_settings(const Arguments& arguments) const {
-    const Value* kwargs = arguments.find(kJointAttentionKwargs);
-    SHARDPROOF_CHECK(
-        kwargs == nullptr || is_none(*kwargs), unsupported_error,
-        "argument 'joint_attention_kwargs' of FluxTransformer2DModel must be none, got {}; adapters are not offered",
-        kwargs == nullptr ? "" : value_kind_name(*kwargs));
-    SHARDPROOF_CHECK(!arguments.flag(kReturnDict, false), unsupported_error,
-                     "argument 'return_dict' of FluxTransformer2DModel must be false");
+    const ArgumentChecks checks(class_name(), arguments);
+    checks.must_be_none(argument::joint_attention_kwargs, "adapters are not offered");
+    checks.must_return_a_tuple();
     const Value* guidance = arguments.find(argument::guidance);
     const bool given = guidance != nullptr && !is_none(*guidance);
     SHARDPROOF_CHECK(given == config_.guidance_embeds, shape_error,
@@ -344,38 +266,21 @@ class FluxTransformer2DModel final : public Module {
   }
 
   // Sizes that must agree whatever part of the tokens a rank has; the rest shows in the layers that they meet.
-  static void check_shapes(const Arguments& arguments) {
-    const Tensor& image = arguments.tensor(argument::hidden_states);
-    const auto check = [](const Tensor& tensor, Name name, bool fits, std::string_view expected) {
-      SHARDPROOF_CHECK(fits, shape_error, "argument '{}' of FluxTransformer2DModel is {}; expected {}", name.text(),
-                       tensor.text(), expected);
-    };
-    check(image, argument::hidden_states, image.rank() == 3, "[batch, image tokens, in_channels]");
-    const std::int64_t batch = image.size(0);
-    const Tensor& text = arguments.tensor(argument::encoder_hidden_states);
-    check(text, argument::encoder_hidden_states, text.rank() == 3 && text.size(0) == batch,
-          "[batch, text tokens, joint_attention_dim] with the batch of hidden_states");
+  void check_shapes(const Arguments& arguments) const {
+    const ArgumentChecks checks(class_name(), arguments);
+    const std::int64_t batch = checks.sequence(argument::hidden_states, "[batch, image tokens, in_channels]").size(0);
+    checks.sequence(argument::encoder_hidden_states, batch,
+                    "[batch, text tokens, joint_attention_dim] with the batch of hidden_states");
     const Tensor& pooled = arguments.tensor(kPooledProjections);
-    check(pooled, kPooledProjections, pooled.rank() == 2 && pooled.size(0) == batch,
-          "[batch, pooled_projection_dim] with the batch of hidden_states");
-    for (const Name name : {argument::timestep, argument::guidance}) {
-      const Tensor coordinates = arguments.optional_tensor(name);
-      const bool fits = !coordinates.defined() ||
-                        (coordinates.rank() == 1 && (coordinates.size(0) == batch || coordinates.size(0) == 1));
-      check(coordinates, name, fits, "[batch] with the batch of hidden_states");
-    }
-    for (const Name name : {kImageIds, kTextIds}) {
-      const Tensor& ids = arguments.tensor(name);
-      const bool fits = ids.rank() == 2 || (ids.rank() == 3 && ids.size(0) > 0);
-      check(ids, name, fits, "[tokens, axes], or [batch, tokens, axes] with one entry for all");
-    }
+    checks.shape(kPooledProjections, pooled, pooled.rank() == 2 && pooled.size(0) == batch,
+                 "[batch, pooled_projection_dim] with the batch of hidden_states");
+    for (const Name name : {argument::timestep, argument::guidance}) checks.per_item(name, batch);
+    for (const Name name : {argument::img_ids, argument::txt_ids}) checks.position_ids(name);
   }
 
   Tensor embed_time(const Arguments& arguments) {
     const auto scaled = [&](Name name) {
-      const Tensor& coordinates = arguments.tensor(name);
-      const std::vector<double> values = scaled_coordinates(coordinates, kTimestepFactor, context_.table_precision);
-      return ops::from_doubles(coordinates.device(), values, coordinates.shape(), kFloat64);
+      return scaled_coordinate_tensor(arguments.tensor(name), kTimestepFactor, context_.table_precision);
     };
     Arguments inner{{argument::timestep, scaled(argument::timestep)}};
     if (config_.guidance_embeds) inner.set(argument::guidance, scaled(argument::guidance));
@@ -383,23 +288,9 @@ class FluxTransformer2DModel final : public Module {
     return time_text_embed_.call(std::move(inner)).tensors.front();
   }
 
-  // Ids with a batch axis are an old form: the first entry stands for all.
-  static Tensor ids_of(const Arguments& arguments, Name name) {
-    const Tensor& ids = arguments.tensor(name);
-    return ids.rank() == 3 ? ids.narrow(0, 0, 1).squeeze(0) : ids;
-  }
-
-  // ControlNet: sample i / ceil(blocks / samples) after block i, or i mod samples with `repeat`.
-  static Tensor add_sample(const Tensor& image, const std::vector<Tensor>& samples, std::size_t block,
-                           std::size_t blocks, bool repeat) {
-    if (samples.empty()) return image;
-    const std::size_t interval = (blocks + samples.size() - 1) / samples.size();
-    return ops::add(image, samples[repeat ? block % samples.size() : block / interval]);
-  }
-
   FluxConfig config_;
   ModelContext context_;
-  FluxPosEmbed& pos_embed_;
+  AxesPosEmbed& pos_embed_;
   FluxTimeTextEmbed& time_text_embed_;
   Linear& context_embedder_;
   Linear& x_embedder_;
@@ -429,10 +320,10 @@ FluxConfig flux_config_from_json(const Json& json) {
   reader.finish();
   const std::int64_t sum = std::accumulate(config.axes_dims_rope.begin(), config.axes_dims_rope.end(), std::int64_t{0});
   SHARDPROOF_CHECK(sum == config.attention_head_dim, config_error,
-                   "{}: axes_dims_rope adds up to {}, but attention_head_dim is {}; they must be equal", json.where(),
-                   sum, config.attention_head_dim);
+                   "{}: key 'axes_dims_rope' adds up to {}, but 'attention_head_dim' is {}; they must be equal",
+                   json.where(), sum, config.attention_head_dim);
   for (const std::int64_t axis : config.axes_dims_rope) {
-    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: axes_dims_rope contains {}; every entry must be even",
+    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key 'axes_dims_rope' contains {}; every entry must be even",
                      json.where(), axis);
   }
   return config;

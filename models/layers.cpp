@@ -30,13 +30,20 @@ constexpr std::int64_t kInnerFactor = 4;
 }  // namespace
 
 TwoLayerMlp::TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation,
-                         Name activation_name)
+                         Name activation_name, Linear::Bias bias)
     : TensorModule(class_name),
-      linear_1_(add_child<Linear>("linear_1", in_features, width)),
+      linear_1_(add_child<Linear>("linear_1", in_features, width, bias)),
       activation_(add_child<Activation>(activation_name, "SiLU", activation)),
-      linear_2_(add_child<Linear>("linear_2", width, width)) {}
+      linear_2_(add_child<Linear>("linear_2", width, width, bias)) {}
 
 Tensor TwoLayerMlp::compute(const Tensor& x) const { return linear_2_(activation_(linear_1_(x))); }
+
+SiluLinear::SiluLinear(const Names& names, std::int64_t in_features, std::int64_t out_features, Linear::Bias bias)
+    : TensorModule(names.class_name),
+      silu_(add_child<Activation>(names.silu, "SiLU", UnaryOp::silu)),
+      linear_(add_child<Linear>(names.linear, in_features, out_features, bias)) {}
+
+Tensor SiluLinear::compute(const Tensor& x) const { return linear_(silu_(x)); }
 
 FeedForward::FeedForward(std::int64_t width) : TensorModule("FeedForward") {
   auto& net = add_child<ModuleList>("net");
@@ -83,10 +90,10 @@ Outputs AdaLayerNormZero::forward(Arguments& arguments) {
   return Outputs(std::move(outputs));
 }
 
-AdaLayerNormContinuous::AdaLayerNormContinuous(std::int64_t width, double eps)
+AdaLayerNormContinuous::AdaLayerNormContinuous(std::int64_t width, double eps, Linear::Bias bias)
     : Module("AdaLayerNormContinuous"),
       silu_(add_child<Activation>("silu", "SiLU", UnaryOp::silu)),
-      linear_(add_child<Linear>("linear", width, 2 * width)),
+      linear_(add_child<Linear>("linear", width, 2 * width, bias)),
       norm_(add_child<LayerNorm>("norm", eps)) {}
 
 std::span<const ArgumentSpec> AdaLayerNormContinuous::forward_arguments() const {
@@ -100,12 +107,59 @@ Outputs AdaLayerNormContinuous::forward(Arguments& arguments) {
   return modulate(norm_(arguments.tensor(argument::hidden_states)), chunks[0], chunks[1]);
 }
 
+AxesPosEmbed::AxesPosEmbed(Name class_name, const ModelContext& context, std::vector<std::int64_t> widths, double theta)
+    : Module(class_name), context_(context), widths_(std::move(widths)), theta_(theta) {}
+
+std::span<const ArgumentSpec> AxesPosEmbed::forward_arguments() const {
+  static const ArgumentSpec kArguments[] = {{argument::ids, ArgumentKind::coordinate}};
+  return kArguments;
+}
+
+Outputs AxesPosEmbed::forward(Arguments& arguments) {
+  const Tensor& ids = arguments.tensor(argument::ids);
+  SHARDPROOF_CHECK(ids.rank() == 2 && ids.size(1) == static_cast<std::int64_t>(widths_.size()), shape_error,
+                   "ids {} must be [tokens, {}]", ids.text(), widths_.size());
+  std::vector<AngleTable> parts;
+  for (std::size_t axis = 0; axis < widths_.size(); ++axis) {
+    const std::vector<double> positions = ops::to_doubles(ids.narrow(1, static_cast<std::int64_t>(axis), 1));
+    parts.push_back(tables::rotary_angles64(positions, widths_[axis], theta_, context_.table_precision));
+  }
+  const AngleTable table = tables::side_by_side(parts);
+  const DType dtype = wide_dtype(context_.dtype);
+  return Outputs(std::vector<Tensor>{tables::cosine_on(*context_.device, table, dtype, 2),
+                                     tables::sine_on(*context_.device, table, dtype, 2)});
+}
+
+Tensor ids_without_batch(const Tensor& ids) { return ids.rank() == 3 ? ids.narrow(0, 0, 1).squeeze(0) : ids; }
+
+namespace {
+
+// [batch, D] -> [batch, 1, D]; what has a token axis stays.
+Tensor with_token_axis(const Tensor& x) { return x.rank() == 2 ? x.unsqueeze(1) : x; }
+
+}  // namespace
+
 Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift) {
-  return ops::add(ops::multiply(x, ops::add(scale, 1.0).unsqueeze(1)), shift.unsqueeze(1));
+  return ops::add(ops::multiply(x, ops::add(with_token_axis(scale), 1.0)), with_token_axis(shift));
 }
 
 Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch) {
-  return ops::add(x, ops::multiply(gate.unsqueeze(1), branch));
+  return ops::add(x, ops::multiply(with_token_axis(gate), branch));
+}
+
+ControlNetSamples::ControlNetSamples(const Module& model, const Arguments& arguments, Name name, std::size_t blocks,
+                                     Order order)
+    : model_(model), name_(name), samples_(arguments.tensor_list(name)), blocks_(blocks), order_(order) {}
+
+Tensor ControlNetSamples::add_after(std::size_t block, const Tensor& x) const {
+  if (samples_.empty()) return x;
+  const std::size_t interval = (blocks_ + samples_.size() - 1) / samples_.size();
+  const std::size_t i = order_ == Order::repeated ? block % samples_.size() : block / interval;
+  SHARDPROOF_CHECK(samples_[i].shape() == x.shape(), shape_error,
+                   "argument '{}.{}' of module '{}' ({}) is {}; expected the shape of the hidden states after block "
+                   "{}, {}",
+                   name_.text(), i, model_.path(), model_.class_name(), samples_[i].text(), block, x.text());
+  return ops::add(x, samples_[i]);
 }
 
 Tensor split_heads(const Tensor& x, std::int64_t head_dim) { return x.unflatten(-1, x.size(-1) / head_dim, head_dim); }
@@ -120,6 +174,11 @@ std::vector<double> scaled_coordinates(const Tensor& coordinates, double factor,
                 : value * factor;
   }
   return values;
+}
+
+Tensor scaled_coordinate_tensor(const Tensor& coordinates, double factor, TablePrecision precision) {
+  return ops::from_doubles(coordinates.device(), scaled_coordinates(coordinates, factor, precision),
+                           coordinates.shape(), kFloat64);
 }
 
 }  // namespace shardproof

@@ -21,6 +21,11 @@ inline const Name timestep("timestep");
 inline const Name guidance("guidance");
 inline const Name pooled_projection("pooled_projection");
 inline const Name ids("ids");
+inline const Name img_ids("img_ids");
+inline const Name txt_ids("txt_ids");
+inline const Name return_dict("return_dict");
+inline const Name joint_attention_kwargs("joint_attention_kwargs");
+inline const Name controlnet_block_samples("controlnet_block_samples");
 }  // namespace argument
 
 class Activation final : public TensorModule {
@@ -55,13 +60,29 @@ class RmsNorm final : public TensorModule {
 // linear_2(activation(linear_1 x)). The activation's child name differs between the uses ("act", "act_1").
 class TwoLayerMlp final : public TensorModule {
  public:
-  TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation, Name activation_name);
+  TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation, Name activation_name,
+              Linear::Bias bias = Linear::Bias::present);
 
  private:
   Tensor compute(const Tensor& x) const override;
   Linear& linear_1_;
   Activation& activation_;
   Linear& linear_2_;
+};
+
+// linear(SiLU x), for modulations from temb. The children's names differ between the models.
+class SiluLinear final : public TensorModule {
+ public:
+  struct Names {
+    Name class_name, silu, linear;
+  };
+  SiluLinear(const Names& names, std::int64_t in_features, std::int64_t out_features,
+             Linear::Bias bias = Linear::Bias::present);
+
+ private:
+  Tensor compute(const Tensor& x) const override;
+  Activation& silu_;
+  Linear& linear_;
 };
 
 // Children net.0 (owning net.0.proj, then GELU-tanh) and net.2, as in diffusers; inner width 4 D.
@@ -106,7 +127,7 @@ class AdaLayerNormZero final : public Module {
 // LN(x, eps)(1 + scale) + shift with (scale, shift), in this order, from temb [batch, D].
 class AdaLayerNormContinuous final : public Module {
  public:
-  AdaLayerNormContinuous(std::int64_t width, double eps);
+  AdaLayerNormContinuous(std::int64_t width, double eps, Linear::Bias bias = Linear::Bias::present);
   std::span<const ArgumentSpec> forward_arguments() const override;
   Outputs forward(Arguments& arguments) override;
 
@@ -116,14 +137,53 @@ class AdaLayerNormContinuous final : public Module {
   LayerNorm& norm_;
 };
 
-// x (1 + scale) + shift; scale and shift [batch, D] act on every token.
+// ids [tokens, axes] on the host -> cosine and sine [tokens, sum of widths], one rotary table an axis side by side,
+// each value standing twice. In the wide type.
+class AxesPosEmbed final : public Module {
+ public:
+  AxesPosEmbed(Name class_name, const ModelContext& context, std::vector<std::int64_t> widths, double theta);
+  std::span<const ArgumentSpec> forward_arguments() const override;
+  Outputs forward(Arguments& arguments) override;
+
+ private:
+  ModelContext context_;
+  std::vector<std::int64_t> widths_;
+  double theta_;
+};
+
+// Ids [tokens, axes]; with a batch axis, its first entry stands for all.
+Tensor ids_without_batch(const Tensor& ids);
+// x (1 + scale) + shift; scale and shift are [batch, D] for every token, or [batch, tokens|1, D].
 Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift);
-// x + gate * branch; gate [batch, D].
+// x + gate * branch; gate [batch, D] or [batch, tokens|1, D].
 Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch);
+// ControlNet residuals of a model's blocks.
+class ControlNetSamples {
+ public:
+  enum class Order : std::uint8_t {
+    stretched,  // sample i / ceil(blocks / samples) after block i
+    repeated,   // sample i mod samples
+  };
+  // The argument `name` of a call of `model`: a list of [batch, tokens, D], or nothing. The model must outlive this.
+  ControlNetSamples(const Module& model, const Arguments& arguments, Name name, std::size_t blocks,
+                    Order order = Order::stretched);
+  // x plus the residual that belongs after `block`. shape_error naming model, argument and element where shapes differ.
+  Tensor add_after(std::size_t block, const Tensor& x) const;
+
+ private:
+  const Module& model_;
+  Name name_;
+  std::vector<Tensor> samples_;
+  std::size_t blocks_;
+  Order order_;
+};
+
 // [batch, tokens, H d] <-> [batch, tokens, H, d] with the head width given, so that a rank may hold fewer heads.
 Tensor split_heads(const Tensor& x, std::int64_t head_dim);
 Tensor join_heads(const Tensor& x);
 // Host coordinates as doubles, times a factor in the table precision (one rounding in float32).
 std::vector<double> scaled_coordinates(const Tensor& coordinates, double factor, TablePrecision precision);
+// The same as a tensor of the coordinates' shape.
+Tensor scaled_coordinate_tensor(const Tensor& coordinates, double factor, TablePrecision precision);
 
 }  // namespace shardproof
