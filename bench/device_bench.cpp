@@ -1,0 +1,124 @@
+// Speed of the CPU device's float32 operations in the sizes of diffusion transformers: dense attention and the linear
+// layer, on one thread and on all cores. Each result is checked against the float64 reference device before its time is
+// taken. `items_per_second` are floating-point operations (a multiply-add counts as two, exponentials as none).
+#include <benchmark/benchmark.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/host_memory.h"
+#include "core/ops.h"
+#include "models/model_type.h"
+#include "reference/eigen_device.h"
+#include "sim/cpu_device.h"
+
+namespace shardproof {
+namespace {
+
+struct Devices {
+  HostDevice host;
+  std::unique_ptr<Device> cpu = make_cpu_device();
+  std::unique_ptr<Device> reference = make_reference_device(kFloat64);
+};
+
+// The same values on the CPU device in float32 and, for a check, on the reference device in float64.
+struct Operand {
+  Tensor fast;
+  Tensor exact;
+};
+
+Operand draw(Devices& devices, std::string_view name, const Shape& shape, double deviation = 1.0) {
+  const Tensor values = random_input(devices.host, 1, name, shape, deviation);
+  const std::vector<double> numbers = ops::to_doubles(values);
+  return {ops::from_doubles(*devices.cpu, numbers, shape, kFloat32),
+          ops::from_doubles(*devices.reference, numbers, shape, kFloat64)};
+}
+
+// The largest difference over the largest value; both in the same order.
+double relative_difference(const Tensor& fast, const Tensor& exact) {
+  const std::vector<double> computed = ops::to_doubles(fast), expected = ops::to_doubles(exact);
+  double difference = 0.0, largest = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference = std::max(difference, std::abs(computed[i] - expected[i]));
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  return computed.size() == expected.size() ? difference / largest : 1.0;
+}
+
+// float32 keeps 24 bits; sums of thousands of terms lose a few of them.
+bool passes(benchmark::State& state, double difference) {
+  constexpr double kAllowed = 4e-6;
+  if (difference <= kAllowed) return true;
+  state.SkipWithError("the result differs from the float64 reference");
+  return false;
+}
+
+void attention(benchmark::State& state) {
+  const std::int64_t batch = state.range(0), heads = state.range(1), tokens = state.range(2), width = state.range(3);
+  omp_set_num_threads(static_cast<int>(state.range(4)));
+  Devices devices;
+  const Shape shape{batch, tokens, heads, width};
+  const Operand q = draw(devices, "q", shape), k = draw(devices, "k", shape), v = draw(devices, "v", shape);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(width));
+  // The last rows of every head stand for all: they meet every key.
+  constexpr std::int64_t kChecked = 32;
+  const Tensor some = q.exact.narrow(1, tokens - kChecked, kChecked);
+  const AttentionOutput exact = ops::attention(ops::contiguous(some), k.exact, v.exact, Tensor(), scale);
+  const AttentionOutput fast = ops::attention(q.fast, k.fast, v.fast, Tensor(), scale);
+  if (!passes(state, relative_difference(fast.out.narrow(1, tokens - kChecked, kChecked), exact.out))) return;
+  for (auto _ : state) {
+    const AttentionOutput result = ops::attention(q.fast, k.fast, v.fast, Tensor(), scale);
+    benchmark::DoNotOptimize(result.out.data_as<float>());
+  }
+  state.SetItemsProcessed(state.iterations() * 4 * batch * heads * tokens * tokens * width);
+}
+
+void product(benchmark::State& state) {
+  const std::int64_t rows = state.range(0), columns = state.range(1), depth = state.range(2);
+  omp_set_num_threads(static_cast<int>(state.range(3)));
+  Devices devices;
+  const Operand x = draw(devices, "x", {rows, depth}), bias = draw(devices, "bias", {columns});
+  const Operand weight = draw(devices, "weight", {columns, depth}, 1.0 / std::sqrt(static_cast<double>(depth)));
+  constexpr std::int64_t kChecked = 64;
+  const Tensor exact = ops::linear(x.exact.narrow(0, rows - kChecked, kChecked), weight.exact, bias.exact);
+  const Tensor fast = ops::linear(x.fast, weight.fast, bias.fast);
+  if (!passes(state, relative_difference(fast.narrow(0, rows - kChecked, kChecked), exact))) return;
+  for (auto _ : state) {
+    const Tensor result = ops::linear(x.fast, weight.fast, bias.fast);
+    benchmark::DoNotOptimize(result.data_as<float>());
+  }
+  state.SetItemsProcessed(state.iterations() * 2 * rows * columns * depth);
+}
+
+void one_and_all_threads(benchmark::internal::Benchmark* registered, const std::vector<std::int64_t>& sizes) {
+  const std::int64_t cores = omp_get_num_procs();
+  for (const std::int64_t threads : cores > 1 ? std::vector<std::int64_t>{1, cores} : std::vector<std::int64_t>{1}) {
+    std::vector<std::int64_t> arguments = sizes;
+    arguments.push_back(threads);
+    registered->Args(arguments);
+  }
+}
+
+void attention_sizes(benchmark::internal::Benchmark* registered) {
+  registered->ArgNames({"batch", "heads", "tokens", "head_dim", "threads"});
+  one_and_all_threads(registered, {1, 8, 2048, 64});
+  one_and_all_threads(registered, {1, 24, 1024, 128});
+}
+
+void product_sizes(benchmark::internal::Benchmark* registered) {
+  registered->ArgNames({"rows", "columns", "depth", "threads"});
+  one_and_all_threads(registered, {4096, 3072, 3072});
+}
+
+BENCHMARK(attention)->Apply(attention_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(product)->Apply(product_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace shardproof
+
+BENCHMARK_MAIN();
