@@ -52,8 +52,8 @@ std::string_view header_of(const MappedFile& map) {
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);
   SHARDPROOF_CHECK(length <= kMaxHeaderBytes, file_error,
-                   "{}: header length {}; at most {} is allowed (is this a safetensors file?)", shown(map.path()),
-                   length, kMaxHeaderBytes);
+                   "{}: bytes 0 to 7 say header length {}; at most {} is allowed (is this a safetensors file?)",
+                   shown(map.path()), length, kMaxHeaderBytes);
   SHARDPROOF_CHECK(length <= bytes.size() - kLengthBytes, file_error,
                    "{}: a header of {} bytes does not fit into a file of {} bytes; the file is cut short or damaged",
                    shown(map.path()), length, bytes.size());
@@ -285,23 +285,25 @@ Tensor SafetensorsFile::tensor_view(std::string_view name, Device& device) const
 
 namespace {
 
-std::string_view stored_name(const NamedTensor& named) {
-  SHARDPROOF_CHECK(named.tensor.has_storage(), usage_error, "tensor '{}' ({}) has no values to write",
-                   printable(named.name), named.tensor.text());
+std::string_view stored_name(const DeclaredTensor& declared) {
   for (const StoredType& type : kStoredTypes) {
-    if (type.dtype == named.tensor.dtype()) return type.name;
+    if (type.dtype == declared.dtype) return type.name;
   }
   fail(ErrorKind::type_error, "tensor '{}': element type {} cannot be written to a safetensors file",
-       printable(named.name), named.tensor.dtype().name());
+       printable(declared.name), declared.dtype.name());
 }
 
-void check_names(std::span<const NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
+std::size_t bytes_of(const DeclaredTensor& declared) {
+  return static_cast<std::size_t>(declared.shape.numel()) * declared.dtype.size();
+}
+
+void check_names(std::span<const DeclaredTensor> tensors, const std::map<std::string, std::string>& metadata) {
   std::set<std::string_view> names;
-  for (const NamedTensor& named : tensors) {
-    SHARDPROOF_CHECK(named.name != kMetadataKey && is_utf8(named.name), usage_error,
-                     "'{}' cannot be the name of a tensor in a safetensors file", printable(named.name));
-    SHARDPROOF_CHECK(names.insert(named.name).second, usage_error, "tensor '{}' is to be written twice",
-                     printable(named.name));
+  for (const DeclaredTensor& declared : tensors) {
+    SHARDPROOF_CHECK(declared.name != kMetadataKey && is_utf8(declared.name), usage_error,
+                     "'{}' cannot be the name of a tensor in a safetensors file", printable(declared.name));
+    SHARDPROOF_CHECK(names.insert(declared.name).second, usage_error, "tensor '{}' is to be written twice",
+                     printable(declared.name));
   }
   for (const auto& [key, text] : metadata) {
     SHARDPROOF_CHECK(is_utf8(key) && is_utf8(text), usage_error, "metadata '{}': '{}' is not UTF-8", printable(key),
@@ -310,7 +312,7 @@ void check_names(std::span<const NamedTensor> tensors, const std::map<std::strin
 }
 
 // The header, padded so that the data behind it begins at a multiple of kDataAlignment.
-std::string header_text(std::span<const NamedTensor> tensors, std::span<const std::size_t> begins,
+std::string header_text(std::span<const DeclaredTensor> tensors, std::span<const std::size_t> begins,
                         const std::map<std::string, std::string>& metadata) {
   Json::Object header;
   if (!metadata.empty()) {
@@ -320,12 +322,11 @@ std::string header_text(std::span<const NamedTensor> tensors, std::span<const st
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     Json shape = Json::array();
-    for (const std::int64_t size : tensors[i].tensor.shape()) shape.append(size);
-    header.push_back(
-        {tensors[i].name,
-         Json::object({{"dtype", stored_name(tensors[i])},
-                       {"shape", std::move(shape)},
-                       {"data_offsets", Json::array({begins[i], begins[i] + tensors[i].tensor.bytes()})}})});
+    for (const std::int64_t size : tensors[i].shape) shape.append(size);
+    header.push_back({tensors[i].name,
+                      Json::object({{"dtype", stored_name(tensors[i])},
+                                    {"shape", std::move(shape)},
+                                    {"data_offsets", Json::array({begins[i], begins[i] + bytes_of(tensors[i])})}})});
   }
   std::string text = Json::object(std::move(header)).dump();
   text.resize((text.size() + kLengthBytes + kDataAlignment - 1) / kDataAlignment * kDataAlignment - kLengthBytes, ' ');
@@ -334,36 +335,52 @@ std::string header_text(std::span<const NamedTensor> tensors, std::span<const st
   return text;
 }
 
+void write_values(AtomicFile& file, const DeclaredTensor& declared, const Tensor& tensor,
+                  std::vector<std::byte>& scratch) {
+  SHARDPROOF_CHECK(tensor.has_storage(), usage_error, "tensor '{}' ({}) has no values to write",
+                   printable(declared.name), tensor.text());
+  SHARDPROOF_CHECK(tensor.dtype() == declared.dtype && tensor.shape() == declared.shape, usage_error,
+                   "tensor '{}' is {}, but was announced as {} {}", printable(declared.name), tensor.text(),
+                   declared.dtype.name(), declared.shape.text());
+  scratch.resize(tensor.bytes());
+  tensor.device().download(scratch, tensor);
+  file.write(scratch);
+}
+
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+void write_safetensors(const std::filesystem::path& path, std::span<const DeclaredTensor> tensors,
+                       const std::function<Tensor(std::size_t)>& values_of,
                        const std::map<std::string, std::string>& metadata) {
   check_names(tensors, metadata);
   // Wide elements first: without padding, every tensor then begins at a multiple of its element size.
   std::vector<std::size_t> order(tensors.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return tensors[a].tensor.dtype().size() > tensors[b].tensor.dtype().size();
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return tensors[a].dtype.size() > tensors[b].dtype.size(); });
   std::vector<std::size_t> begins(tensors.size());
   std::size_t end = 0;
   for (const std::size_t i : order) {
     begins[i] = end;
-    end += tensors[i].tensor.bytes();
+    end += bytes_of(tensors[i]);
   }
   const std::string text = header_text(tensors, begins, metadata);
   const std::uint64_t length = text.size();
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(text);
-  std::vector<std::byte> bytes;
-  for (const std::size_t i : order) {
-    const Tensor& tensor = tensors[i].tensor;
-    bytes.resize(tensor.bytes());
-    tensor.device().download(bytes, tensor);
-    file.write(bytes);
-  }
+  std::vector<std::byte> scratch;
+  for (const std::size_t i : order) write_values(file, tensors[i], values_of(i), scratch);
   file.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<DeclaredTensor> declared;
+  for (const NamedTensor& named : tensors) {
+    declared.push_back({named.name, named.tensor.dtype(), named.tensor.shape()});
+  }
+  write_safetensors(path, declared, [&](std::size_t i) { return tensors[i].tensor; }, metadata);
 }
 
 }  // namespace shardproof

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -96,6 +97,18 @@ struct NamedTensor {
 // usage_error for a name that stands twice, is "__metadata__" or is not UTF-8, type_error for an element type that the
 // format does not have, file_error where writing fails.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+struct DeclaredTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+
+// The same file from tensors that are made one at a time: values_of(i) is asked once for each and must be as declared
+// (usage_error). For files that are larger than the memory that is to hold them.
+void write_safetensors(const std::filesystem::path& path, std::span<const DeclaredTensor> tensors,
+                       const std::function<Tensor(std::size_t)>& values_of,
                        const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace shardproof

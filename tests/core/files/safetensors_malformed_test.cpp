@@ -70,14 +70,15 @@ TEST_F(MalformedSafetensors, ExtraBytesAreRefused) {
 
 TEST_F(MalformedSafetensors, HeaderLengthsThatCannotBeAreRefused) {
   EXPECT_EQ(refusal_of_bytes(std::string(8, '\xFF')),
-            "header length 18446744073709551615; at most 100000000 is allowed (is this a safetensors file?)");
+            "bytes 0 to 7 say header length 18446744073709551615; at most 100000000 is allowed (is this a safetensors "
+            "file?)");
   EXPECT_THAT(refusal_of_bytes("PK\3\4 is how archives begin"), HasSubstr("is this a safetensors file?"));
   EXPECT_EQ(refusal_of_bytes(std::string("\xFF\0\0\0\0\0\0\0{}", 10)),
             "a header of 255 bytes does not fit into a file of 10 bytes; the file is cut short or damaged");
   EXPECT_EQ(refusal_of_bytes(std::string("\x00\xE1\xF5\x05\0\0\0\0{}", 10)),
             "a header of 100000000 bytes does not fit into a file of 10 bytes; the file is cut short or damaged");
   EXPECT_EQ(refusal_of_bytes(std::string("\x01\xE1\xF5\x05\0\0\0\0{}", 10)),
-            "header length 100000001; at most 100000000 is allowed (is this a safetensors file?)");
+            "bytes 0 to 7 say header length 100000001; at most 100000000 is allowed (is this a safetensors file?)");
 }
 
 TEST_F(MalformedSafetensors, HeadersThatAreNoObjectAreRefused) {

@@ -127,6 +127,33 @@ TEST(Safetensors, WritesTheSameBytesEveryTime) {
   EXPECT_EQ(folder.entry_count(), 2U);
 }
 
+TEST(Safetensors, WritesTensorsThatAreMadeOneAtATime) {
+  const test::TemporaryFolder folder;
+  HostDevice device;
+  const std::vector<NamedTensor> tensors = one_of_each(device);
+  std::vector<DeclaredTensor> declared;
+  for (const NamedTensor& named : tensors) {
+    declared.push_back({named.name, named.tensor.dtype(), named.tensor.shape()});
+  }
+  std::vector<int> asked(tensors.size(), 0);
+  const auto make = [&](std::size_t i) {
+    ++asked[i];
+    return tensors[i].tensor;
+  };
+  write_safetensors(folder / "a", tensors, {{"x", "1"}});
+  write_safetensors(folder / "b", declared, make, {{"x", "1"}});
+  EXPECT_EQ(contents_of(folder / "a"), contents_of(folder / "b"));
+  EXPECT_EQ(asked, std::vector<int>(tensors.size(), 1));
+
+  const std::vector<DeclaredTensor> other{{"a", kFloat32, {3}}};
+  EXPECT_EQ(
+      message_of(
+          ErrorKind::usage_error,
+          [&] { write_safetensors(folder / "c", other, [&](std::size_t) { return counted(device, {2}, kFloat32); }); }),
+      "tensor 'a' is float32 [2], but was announced as float32 [3]");
+  EXPECT_EQ(folder.entry_count(), 2U);
+}
+
 TEST(Safetensors, AlignsEveryTensorToItsElements) {
   const test::TemporaryFolder folder;
   HostDevice device;
