@@ -48,9 +48,15 @@ void Module::for_each_module(const std::function<void(Module&)>& visit) {
 }
 
 void Module::assign_parameter(Name name, std::shared_ptr<const Tensor> tensor) {
+  const DType dtype = tensor->dtype();
+  assign_parameter(name, std::move(tensor), dtype);
+}
+
+void Module::assign_parameter(Name name, std::shared_ptr<const Tensor> tensor, DType used_as) {
   for (Parameter& parameter : parameters_) {
     if (parameter.name == name) {
       parameter.tensor = std::move(tensor);
+      parameter.used_as = used_as;
       return;
     }
   }
@@ -81,7 +87,12 @@ void Module::adopt(Name name, std::unique_ptr<Module> child) {
 }
 
 void Module::declare_parameter(Name name, const Shape& shape) {
-  parameters_.push_back({name, std::make_shared<const Tensor>(shape, kFloat32)});
+  parameters_.push_back({name, std::make_shared<const Tensor>(shape, kFloat32), kFloat32});
+}
+
+Tensor Module::parameter(std::size_t index) const {
+  const Parameter& parameter = parameters_[index];
+  return ops::cast(*parameter.tensor, parameter.used_as);
 }
 
 Outputs ModuleList::forward(Arguments&) {

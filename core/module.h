@@ -60,9 +60,14 @@ class Module {
   struct Parameter {
     Name name;
     std::shared_ptr<const Tensor> tensor;  // without storage until weights are assigned
+    DType used_as;                         // the type in which the module sees it
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Replaces a parameter's tensor; state_error if there is no such parameter.
+  // Replaces a parameter's tensor; state_error if there is no such parameter. A tensor of another type than `used_as`
+  // is converted whenever the module uses it, and the copy is dropped after: a tree over weights in the type of their
+  // file needs the memory of one converted module at a time.
+  void assign_parameter(Name name, std::shared_ptr<const Tensor> tensor, DType used_as);
+  // The same, used as it is.
   void assign_parameter(Name name, std::shared_ptr<const Tensor> tensor);
 
   bool has_hooks() const { return hooks_ != nullptr && !hooks_->empty(); }
@@ -83,7 +88,8 @@ class Module {
   void adopt(Name name, std::unique_ptr<Module> child);
   // Declares a parameter of that shape; its type is decided when weights are assigned.
   void declare_parameter(Name name, const Shape& shape);
-  const Tensor& parameter(std::size_t index) const { return *parameters_[index].tensor; }
+  // In the type in which it is used.
+  Tensor parameter(std::size_t index) const;
   // True if calls must go through call() to be seen by hooks or an observer.
   bool is_watched() const { return observer_ != nullptr || has_hooks(); }
 

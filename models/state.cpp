@@ -46,8 +46,9 @@ double drawn_value(const std::string& name, const Shape& shape, double normal) {
 
 }  // namespace
 
-ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context) {
+ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context, WeightForm form) {
   ModelState state;
+  state.dtype = context.dtype;
   StateProblems problems;
   std::set<std::string> known;
   for_each_parameter(declared, [&](const std::string& path, Module&, const Module::Parameter& parameter) {
@@ -63,8 +64,9 @@ ModelState load_state(Module& declared, const WeightFiles& files, const ModelCon
     if (entry.dtype.category() != DTypeCategory::floating) {
       return problems.add(fmt::format("'{}' has element type {}, expected a floating one", path, entry.dtype.name()));
     }
-    state.tensors.back() =
-        std::make_shared<const Tensor>(ops::cast(files.tensor_view(path, *context.device), context.dtype));
+    Tensor tensor = files.tensor_view(path, *context.device);
+    if (form == WeightForm::converted) tensor = ops::cast(tensor, context.dtype);
+    state.tensors.back() = std::make_shared<const Tensor>(std::move(tensor));
   });
   for (const std::string& name : files.names()) {
     if (!known.contains(name)) problems.add(fmt::format("'{}' is not a parameter of {}", name, declared.class_name()));
@@ -73,18 +75,21 @@ ModelState load_state(Module& declared, const WeightFiles& files, const ModelCon
   return state;
 }
 
+Tensor random_parameter(const std::string& path, const Shape& shape, std::uint64_t seed, Device& device, DType dtype) {
+  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
+  RandomStream(seed, path).fill_normal(values);
+  // Rounded to float32 first, so that runs in different types have the same weights as far as their types allow.
+  for (double& value : values) value = static_cast<double>(static_cast<float>(drawn_value(path, shape, value)));
+  return ops::from_doubles(device, values, shape, dtype);
+}
+
 ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context) {
   ModelState state;
+  state.dtype = context.dtype;
   for_each_parameter(declared, [&](const std::string& path, Module&, const Module::Parameter& parameter) {
-    const Shape& shape = parameter.tensor->shape();
-    const RandomStream random(seed, path);
-    std::vector<double> values(static_cast<std::size_t>(shape.numel()));
-    random.fill_normal(values);
-    // Rounded to float32 first, so that runs in different types have the same weights as far as their types allow.
-    for (double& value : values) value = static_cast<double>(static_cast<float>(drawn_value(path, shape, value)));
     state.names.push_back(path);
-    state.tensors.push_back(
-        std::make_shared<const Tensor>(ops::from_doubles(*context.device, values, shape, context.dtype)));
+    state.tensors.push_back(std::make_shared<const Tensor>(
+        random_parameter(path, parameter.tensor->shape(), seed, *context.device, context.dtype)));
   });
   return state;
 }
@@ -96,7 +101,7 @@ void assign_state(Module& tree, const ModelState& state) {
       SHARDPROOF_CHECK(
           next < state.tensors.size() && module.parameters()[i].tensor->shape() == state.tensors[next]->shape(),
           internal_error, "the state does not belong to this {}", tree.class_name());
-      module.assign_parameter(module.parameters()[i].name, state.tensors[next]);
+      module.assign_parameter(module.parameters()[i].name, state.tensors[next], state.dtype);
     }
   });
   SHARDPROOF_CHECK(next == state.tensors.size(), internal_error, "the state does not belong to this {}",

@@ -13,19 +13,29 @@
 
 namespace shardproof {
 
+// How the weights of a file are held.
+enum class WeightForm : std::uint8_t {
+  converted,  // once, to the type in which the model computes: for many runs, or many ranks that share them
+  stored,  // as the file has them, memory of the file where possible; every module converts its own when it uses them
+};
+
 // Tensors in the tree order of the model that they were made for.
 struct ModelState {
   std::vector<std::string> names;
   std::vector<std::shared_ptr<const Tensor>> tensors;
+  DType dtype;  // in which the model sees them
 };
 
-// Reads every parameter of `declared` and converts it to the context's type. config_error listing all parameters that
-// are missing, unknown or of another shape.
-ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context);
+// Reads every parameter of `declared`; the model sees it in the context's type. config_error listing all parameters
+// that are missing, unknown or of another shape.
+ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context,
+                      WeightForm form = WeightForm::converted);
 // Draws every parameter by its kind from (seed, name, index), the same values in every type: linear weights normal with
 // deviation 1/sqrt(inputs), biases 0.5 normal, norm weights 1 + 0.3 normal (1.5 times that for queries and keys, so
 // that attention is peaked): nothing is zero or symmetric, so that no fault hides.
 ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context);
+// One parameter of these.
+Tensor random_parameter(const std::string& path, const Shape& shape, std::uint64_t seed, Device& device, DType dtype);
 // Hands the tensors to a tree of the same model.
 void assign_state(Module& tree, const ModelState& state);
 

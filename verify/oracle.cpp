@@ -116,7 +116,7 @@ class OracleRun {
   }
 
   std::vector<Tensor> dense(const ModelContext& context, ModuleObserver* observer) {
-    const std::unique_ptr<Module> tree = subject_.make_tree(context);
+    const std::unique_ptr<Module> tree = subject_.make_tree(context, WeightForm::stored);
     tree->set_observer(observer);
     std::vector<Tensor> outputs =
         tree->call(prepared_arguments(*tree, case_.arguments, context, subject_.host())).tensors;

@@ -77,20 +77,22 @@ Device& Subject::cpu_device() {
   return *cpu_device_;
 }
 
-const ModelState& Subject::state_for(const ModelContext& context) {
+const ModelState& Subject::state_for(const ModelContext& context, WeightForm form) {
+  if (!export_) form = WeightForm::converted;
   for (const auto& cached : states_) {
-    if (cached->device == context.device && cached->dtype == context.dtype) return cached->state;
+    if (cached->device == context.device && cached->state.dtype == context.dtype && cached->form == form)
+      return cached->state;
   }
   const std::unique_ptr<Module> declared = model_.create(config_, context);
   ModelState state =
-      export_ ? load_state(*declared, export_->weights(), context) : random_state(*declared, seed_, context);
-  states_.push_back(std::make_unique<CachedState>(CachedState{context.device, context.dtype, std::move(state)}));
+      export_ ? load_state(*declared, export_->weights(), context, form) : random_state(*declared, seed_, context);
+  states_.push_back(std::make_unique<CachedState>(CachedState{context.device, form, std::move(state)}));
   return states_.back()->state;
 }
 
-std::unique_ptr<Module> Subject::make_tree(const ModelContext& context) {
+std::unique_ptr<Module> Subject::make_tree(const ModelContext& context, WeightForm form) {
   std::unique_ptr<Module> tree = model_.create(config_, context);
-  assign_state(*tree, state_for(context));
+  assign_state(*tree, state_for(context, form));
   return tree;
 }
 

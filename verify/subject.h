@@ -36,13 +36,14 @@ class Subject {
   Device& reference_device();  // float64
   Device& cpu_device();
 
-  // A tree of the model with its weights; `context` must outlive it.
-  std::unique_ptr<Module> make_tree(const ModelContext& context);
+  // A tree of the model with its weights; `context` must outlive it. Drawn weights have the context's type in either
+  // form.
+  std::unique_ptr<Module> make_tree(const ModelContext& context, WeightForm form = WeightForm::converted);
   // The case's arguments as the model takes them.
   Arguments prepare(const ModelCase& model_case, const ModelContext& context);
 
  private:
-  const ModelState& state_for(const ModelContext& context);
+  const ModelState& state_for(const ModelContext& context, WeightForm form);
 
   std::string source_;
   ModelType model_;
@@ -55,7 +56,7 @@ class Subject {
   std::vector<ModelCase> made_cases_;
   struct CachedState {
     Device* device = nullptr;
-    DType dtype;
+    WeightForm form = WeightForm::converted;
     ModelState state;
   };
   std::vector<std::unique_ptr<CachedState>> states_;

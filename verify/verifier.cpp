@@ -187,7 +187,8 @@ void Verifier::run_dense(DenseCase& dense) {
 
 const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
   if (!dense.reference.empty()) return dense.reference;
-  const std::unique_ptr<Module> tree = subject_.make_tree(reference_context_);
+  // One run a case: a float64 copy of all weights would need more memory than everything else.
+  const std::unique_ptr<Module> tree = subject_.make_tree(reference_context_, WeightForm::stored);
   dense.reference =
       tree->call(prepared_arguments(*tree, dense.raw.arguments, reference_context_, subject_.host())).tensors;
   return dense.reference;

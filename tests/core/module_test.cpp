@@ -112,6 +112,25 @@ TEST(Linear, ComputesItsFormula) {
   EXPECT_THAT(ops::to_doubles(y), testing::ElementsAre(9, 19, 29, 13, 28, 43));
 }
 
+TEST(Linear, ConvertsWeightsOfAnotherTypeWhenItUsesThemAndDropsTheCopies) {
+  const auto device = make_reference_device(kFloat64);
+  BlockPool& pool = dynamic_cast<HostDevice&>(*device).pool();
+  const std::int64_t size = 64;
+  const std::vector<double> values(static_cast<std::size_t>(size * size), 0.1);
+  const auto weight =
+      std::make_shared<const Tensor>(ops::cast(ops::from_doubles(*device, values, {size, size}, kFloat64), kFloat32));
+  Linear first(size, size, Linear::Bias::absent), second(size, size, Linear::Bias::absent);
+  first.assign_parameter("weight", weight, kFloat64);
+  second.assign_parameter("weight", weight, kFloat64);
+  EXPECT_EQ(first.parameters()[0].tensor, weight);
+  const Tensor x = ops::full(*device, {1, size}, kFloat64, 1.0);
+  const double expected = 64.0 * static_cast<double>(0.1F);
+  EXPECT_THAT(ops::to_doubles(first(x)), testing::Each(testing::DoubleNear(expected, 1e-13)));
+  const std::int64_t blocks = pool.system_allocations();
+  EXPECT_THAT(ops::to_doubles(second(x)), testing::Each(testing::DoubleNear(expected, 1e-13)));
+  EXPECT_EQ(pool.system_allocations(), blocks) << "a converted weight was kept";
+}
+
 class RecordingObserver final : public ModuleObserver {
  public:
   void on_outputs(const Module& module, const Outputs& outputs) override {

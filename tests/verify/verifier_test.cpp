@@ -190,6 +190,29 @@ TEST(Verifier, CallsSixteenBitRunsNotCheckedAndPrintsTheRatio) {
   }
 }
 
+TEST(Subject, GivesTheSameBitsFromWeightsThatAreConvertedOnceOrByEveryModule) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  const ModelContext context{&subject.reference_device(), kFloat64, TablePrecision::float32};
+  const Arguments arguments = subject.prepare(subject.load_case("base"), context);
+  const auto outputs = [&](WeightForm form) {
+    return ops::to_doubles(subject.make_tree(context, form)->call(arguments).tensors.front());
+  };
+  EXPECT_EQ(outputs(WeightForm::stored), outputs(WeightForm::converted));
+}
+
+TEST(Verifier, HoldsNoFloat64CopyOfTheWeightsForAFloat32Verdict) {
+  Subject subject = Subject::open(golden("tiny"), 0);
+  Verifier verifier(subject, {.dtype = kFloat32, .device = DeviceChoice::cpu});
+  const VerificationResult result = verifier.verify("base", {.ring_degree = 2}, default_plan(subject));
+  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+  std::size_t bytes = 0;
+  for (const std::string& name : subject.export_directory()->weights().names()) {
+    bytes += 2 * subject.export_directory()->weights().file_of(name).bytes(name).size();
+  }
+  EXPECT_GT(bytes, 3'000'000U);
+  EXPECT_LT(dynamic_cast<HostDevice&>(subject.reference_device()).pool().system_bytes(), bytes / 2);
+}
+
 // Case C01, C02: key masks stand where their keys stand after the exchange; each batch entry keeps its own.
 TEST(Verifier, KeepsMasksWithTheirKeysWhenWholeShardsAreMasked) {
   Subject subject = Subject::open("probe", 5);
