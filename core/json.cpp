@@ -44,9 +44,10 @@ const std::string& source_of(const JsonOrigin* origin) {
 
 std::string location(const JsonOrigin* origin, std::int64_t index) {
   if (origin == nullptr) return "JSON value";
+  if (origin->parent == nullptr && index < 0) return source_of(origin);
   std::string path = key_path(origin);
   if (index >= 0) path += fmt::format("[{}]", index);
-  return path.empty() ? source_of(origin) : fmt::format("{}: key '{}'", source_of(origin), path);
+  return fmt::format("{}: key '{}'", source_of(origin), path);
 }
 
 void write_string(std::string& text, std::string_view value) {
@@ -210,7 +211,8 @@ class JsonBuilder {
   [[noreturn]] void refuse_integer(const std::string& spelling) {
     Json value;
     place(value);
-    fail(ErrorKind::file_error, "{}: integer {} does not fit 64 bits", value.where(), printable(spelling, 60));
+    fail(ErrorKind::file_error, "{}: {}integer {} does not fit 64 bits", value.where(),
+         open_.empty() ? "the top level: " : "", printable(spelling, 60));
   }
 
   std::string_view text_;
@@ -238,7 +240,9 @@ void Json::reject_large_integer() { fail(ErrorKind::internal_error, "a JSON inte
 std::string Json::where() const { return location(origin_.get(), index_); }
 
 void Json::reject(std::string_view expectation) const {
-  fail(ErrorKind::file_error, "{} must be {}, got {}", where(), expectation, printable(dump(), 80));
+  const bool is_root = origin_ != nullptr && origin_->parent == nullptr && index_ < 0;
+  fail(ErrorKind::file_error, "{}{} must be {}, got {}", where(), is_root ? ": the top level" : "", expectation,
+       printable(dump(), 80));
 }
 
 bool Json::as_bool() const {

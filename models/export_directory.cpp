@@ -78,6 +78,15 @@ TraceEntry trace_entry_from(const SafetensorsFile& file, const std::string& key)
   return entry;
 }
 
+const ModelType& model_named_by(const Json& name) {
+  try {
+    return find_model_type(name.as_string());
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::file_error) throw;
+    fail(error.kind(), "{}: {}", name.where(), error.what());
+  }
+}
+
 }  // namespace
 
 ExportDirectory::ExportDirectory(const std::filesystem::path& folder) : folder_(folder) {
@@ -85,13 +94,13 @@ ExportDirectory::ExportDirectory(const std::filesystem::path& folder) : folder_(
   SHARDPROOF_CHECK(std::filesystem::is_directory(folder, status), file_error,
                    "{}: not a folder; an export directory is expected", folder.string());
   config_ = read_json_file(folder / kConfigName);
-  model_ = &find_model_type(config_.at("_class_name").as_string());
+  model_ = &model_named_by(config_.at("_class_name"));
   weights_ = std::make_unique<WeightFiles>(folder);
   std::filesystem::directory_iterator entries(folder, status);
-  SHARDPROOF_CHECK(!status, file_error, "{}: the folder cannot be read: {}", folder.string(), status.message());
-  for (const auto& entry : entries) {
-    if (is_case_description(entry.path())) case_names_.push_back(entry.path().stem().string());
+  for (; !status && entries != std::filesystem::directory_iterator(); entries.increment(status)) {
+    if (is_case_description(entries->path())) case_names_.push_back(entries->path().stem().string());
   }
+  SHARDPROOF_CHECK(!status, file_error, "{}: the folder cannot be read: {}", folder.string(), status.message());
   std::sort(case_names_.begin(), case_names_.end());
   SHARDPROOF_CHECK(!case_names_.empty(), file_error,
                    "{}: no case found; NAME.json with NAME.inputs.safetensors is expected", folder.string());

@@ -1,6 +1,7 @@
 #include "models/model_type.h"
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/ops.h"
 #include "core/random.h"
 
@@ -64,7 +65,7 @@ const ModelType& find_model_type(std::string_view name) {
     if (type.class_name == name || type.short_name == name) return type;
     known += (known.empty() ? "" : ", ") + type.short_name + " (" + type.class_name + ")";
   }
-  fail(ErrorKind::usage_error, "no model is named '{}'; known: {}", name, known);
+  fail(ErrorKind::usage_error, "no model is named '{}'; known: {}", printable(name), known);
 }
 
 Arguments prepared_arguments(const Module& module, const Arguments& raw, const ModelContext& context, Device& host) {

@@ -43,8 +43,8 @@ ProbeConfig probe_config_from_json(const Json& json) {
   reader.read("attention_head_dim", config.attention_head_dim, 2);
   reader.read("num_attention_heads", config.num_attention_heads, 1);
   reader.finish();
-  SHARDPROOF_CHECK(config.attention_head_dim % 2 == 0, config_error, "{}: attention_head_dim is {}; it must be even",
-                   json.where(), config.attention_head_dim);
+  SHARDPROOF_CHECK(config.attention_head_dim % 2 == 0, config_error,
+                   "{}: key 'attention_head_dim' is {}; it must be even", json.where(), config.attention_head_dim);
   return config;
 }
 

@@ -104,7 +104,7 @@ TEST_F(SpoiltExport, NamesAMissingConfiguration) {
 
 TEST_F(SpoiltExport, NamesAnUnknownClass) {
   change("config.json", "_class_name", "StableUnknownModel");
-  EXPECT_THAT(open_error(), HasSubstr("no model is named 'StableUnknownModel'"));
+  EXPECT_THAT(open_error(), HasSubstr("config.json: key '_class_name': no model is named 'StableUnknownModel'"));
 }
 
 TEST_F(SpoiltExport, SaysThatThereIsNoCase) {

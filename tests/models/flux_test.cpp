@@ -54,9 +54,9 @@ TEST(FluxConfig, RefusesUnknownFieldsByName) {
 
 TEST(FluxConfig, RefusesAxesThatDoNotAddUpToTheHeadWidth) {
   EXPECT_THAT(refusal_of(config_with("axes_dims_rope", Json::array({4, 4, 4}))),
-              HasSubstr("axes_dims_rope adds up to 12, but attention_head_dim is 16"));
+              HasSubstr("'axes_dims_rope' adds up to 12, but 'attention_head_dim' is 16"));
   EXPECT_THAT(refusal_of(config_with("axes_dims_rope", Json::array({3, 5, 8}))),
-              HasSubstr("axes_dims_rope contains 3; every entry must be even"));
+              HasSubstr("'axes_dims_rope' contains 3; every entry must be even"));
 }
 
 TEST(FluxConfig, RefusesWrongTypesAndSizes) {

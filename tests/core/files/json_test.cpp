@@ -144,7 +144,7 @@ TEST(Json, RefusesNumbersOutOfRange) {
   EXPECT_EQ(refusal_of("[1, -9223372036854775809]"),
             "config.json: key '[1]': integer -9223372036854775809 does not fit 64 bits");
   EXPECT_EQ(refusal_of("100000000000000000000000"),
-            "config.json: integer 100000000000000000000000 does not fit 64 bits");
+            "config.json: the top level: integer 100000000000000000000000 does not fit 64 bits");
   EXPECT_THAT(refusal_of("[1e999]"), HasSubstr("number overflow"));
   EXPECT_EQ(parse("1e-999").as_double(), 0.0);  // the nearest double
 }
@@ -192,7 +192,11 @@ TEST(Json, NamesKeyExpectationAndValueOfAWrongEntry) {
   EXPECT_EQ(file_error_of([&] { list.at(3); }), "config.json: key 'a.b' has 3 entries; entry 3 was asked for");
   EXPECT_EQ(file_error_of([&] { json.check_keys({"a", "layers"}); }),
             "config.json: key 'null' is not known here; known: a, layers");
-  EXPECT_THAT(file_error_of([&] { json.as_int(); }), StartsWith("config.json must be an integer, got {"));
+  EXPECT_THAT(file_error_of([&] { json.as_int(); }),
+              StartsWith("config.json: the top level must be an integer, got {"));
+  const Json unnamed = parse_json(R"({"": {"": 1}, "x": [[]]})", "config.json");
+  EXPECT_EQ(file_error_of([&] { unnamed.at("").as_int(); }), "config.json: key '' must be an integer, got {\"\":1}");
+  EXPECT_EQ(file_error_of([&] { unnamed.check_keys({"x"}); }), "config.json: key '' is not known here; known: x");
   EXPECT_EQ(file_error_of([] { Json(1.0).as_int(); }), "JSON value must be an integer, got 1.0");
   EXPECT_EQ(file_error_of([] { Json::object().at("k"); }), "JSON value: key 'k' is missing");
 }
@@ -209,7 +213,7 @@ TEST(Json, KeepsThePlaceOfAValueThatIsCopied) {
 TEST(Json, ShortensAndEscapesValuesInMessages) {
   const Json json = parse("\"" + std::string(500, 'x') + "\"");
   EXPECT_EQ(file_error_of([&] { json.as_int(); }),
-            "config.json must be an integer, got \"" + std::string(79, 'x') + "...");
+            "config.json: the top level must be an integer, got \"" + std::string(79, 'x') + "...");
   EXPECT_EQ(file_error_of([&] { parse("{\"a\\nb\": 1}").at("a\nb").as_bool(); }),
             "config.json: key 'a\\x0ab' must be true or false, got 1");
 }
