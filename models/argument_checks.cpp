@@ -12,6 +12,18 @@ void ArgumentChecks::must_be_none(Name name, std::string_view why) const {
                    value == nullptr ? "" : value_kind_name(*value), why);
 }
 
+void ArgumentChecks::must_be_off(Name name, std::string_view why) const {
+  const Value* value = arguments_.find(name);
+  const auto is_off_as = [&]<class T>(T off) {
+    const T* held = value == nullptr ? nullptr : std::get_if<T>(value);
+    return held != nullptr && *held == off;
+  };
+  const bool is_off =
+      value == nullptr || is_none(*value) || is_off_as(false) || is_off_as(std::int64_t{0}) || is_off_as(0.0);
+  SHARDPROOF_REFUSE_UNLESS(is_off, unsupported_error, "argument '{}' of {} must be none, got {}; {}", name.text(),
+                           model_, value == nullptr ? "" : value_kind_name(*value), why);
+}
+
 void ArgumentChecks::must_return_a_tuple() const {
   SHARDPROOF_CHECK(!arguments_.flag(argument::return_dict, false), unsupported_error,
                    "argument 'return_dict' of {} must be false", model_);

@@ -17,6 +17,8 @@ class ArgumentChecks {
 
   // unsupported_error unless the argument is absent or none; `why` ends the message.
   void must_be_none(Name name, std::string_view why) const;
+  // The same as a rule, for settings that switch a feature on: none, false and zero pass.
+  void must_be_off(Name name, std::string_view why) const;
   // unsupported_error if return_dict is true.
   void must_return_a_tuple() const;
   // shape_error unless `fits`: "argument 'x' of M is float32 [2]; expected ..".

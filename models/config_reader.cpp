@@ -1,6 +1,8 @@
 #include "models/config_reader.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -29,6 +31,13 @@ void ConfigReader::read(std::string_view field, double& value) {
   if (const Json* json = find(field)) value = json->as_double();
 }
 
+void ConfigReader::read_positive(std::string_view field, double& value) {
+  const Json* json = find(field);
+  if (json == nullptr) return;
+  value = json->as_double();
+  if (!std::isfinite(value) || value <= 0.0) json->reject("a number above zero");
+}
+
 void ConfigReader::read(std::string_view field, std::string& value) {
   if (const Json* json = find(field)) value = json->as_string();
 }
@@ -47,6 +56,17 @@ void ConfigReader::finish() const {
     SHARDPROOF_CHECK(std::find(known_.begin(), known_.end(), member.key) != known_.end(), config_error,
                      "{}: unknown field '{}'; the fields of this model are {}", json_.where(), member.key,
                      fmt::join(known_, ", "));
+  }
+}
+
+void ConfigReader::check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim) const {
+  const std::int64_t sum = std::accumulate(axes.begin(), axes.end(), std::int64_t{0});
+  SHARDPROOF_CHECK(sum == head_dim, config_error,
+                   "{}: key 'axes_dims_rope' adds up to {}, but 'attention_head_dim' is {}; they must be equal",
+                   json_.where(), sum, head_dim);
+  for (const std::int64_t axis : axes) {
+    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key 'axes_dims_rope' contains {}; every entry must be even",
+                     json_.where(), axis);
   }
 }
 

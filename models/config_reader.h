@@ -23,11 +23,15 @@ class ConfigReader {
   void read(std::string_view field, std::int64_t& value, std::int64_t min, std::int64_t max = kLargestSize);
   void read(std::string_view field, bool& value);
   void read(std::string_view field, double& value);
+  // Refuses what is not above zero or not finite.
+  void read_positive(std::string_view field, double& value);
   void read(std::string_view field, std::string& value);
   void read(std::string_view field, std::vector<std::int64_t>& value, std::int64_t min);
   // Throws config_error naming the fields that nothing has read (names with a leading underscore are the library's
   // own).
   void finish() const;
+  // config_error unless the rotary widths of the axes (axes_dims_rope) are even and add up to attention_head_dim.
+  void check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim) const;
 
  private:
   const Json* find(std::string_view field);

@@ -1,7 +1,5 @@
 #include "models/flux.h"
 
-#include <numeric>
-
 #include "core/error.h"
 #include "core/ops.h"
 #include "models/argument_checks.h"
@@ -318,14 +316,7 @@ FluxConfig flux_config_from_json(const Json& json) {
   reader.read("guidance_embeds", config.guidance_embeds);
   reader.read("axes_dims_rope", config.axes_dims_rope, 1);
   reader.finish();
-  const std::int64_t sum = std::accumulate(config.axes_dims_rope.begin(), config.axes_dims_rope.end(), std::int64_t{0});
-  SHARDPROOF_CHECK(sum == config.attention_head_dim, config_error,
-                   "{}: key 'axes_dims_rope' adds up to {}, but 'attention_head_dim' is {}; they must be equal",
-                   json.where(), sum, config.attention_head_dim);
-  for (const std::int64_t axis : config.axes_dims_rope) {
-    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key 'axes_dims_rope' contains {}; every entry must be even",
-                     json.where(), axis);
-  }
+  reader.check_rope_axes(config.axes_dims_rope, config.attention_head_dim);
   return config;
 }
 

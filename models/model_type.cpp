@@ -54,6 +54,7 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> kTypes{
       flux_model_type(),
+      flux2_model_type(),
       probe_model_type(),
   };
   return kTypes;

@@ -62,6 +62,7 @@ Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, con
 
 // Registration functions of the models, one a file.
 ModelType flux_model_type();
+ModelType flux2_model_type();
 ModelType probe_model_type();
 
 }  // namespace shardproof

@@ -165,6 +165,8 @@ Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int repl
   dense->raw = subject_.load_case(case_name);
   try {
     run_dense(*dense);
+  } catch (const Refusal&) {
+    throw;  // a rule, which the model breaks in a dense run already
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}, case '{}', dense run: {}", subject_.source(), case_name, error.what()));
   }
@@ -198,8 +200,16 @@ ParallelRun Verifier::run(const std::string& case_name, const ContextParallelCon
                           const ContextParallelPlan& plan, GatherForm form) {
   std::vector<Arguments> arguments;
   const bool is_valid = validate(config).empty();
-  for (int replica = 0; is_valid && replica < replica_count(config); ++replica) {
-    arguments.push_back(dense_case(case_name, replica).arguments);
+  try {
+    for (int replica = 0; is_valid && replica < replica_count(config); ++replica) {
+      arguments.push_back(dense_case(case_name, replica).arguments);
+    }
+  } catch (const Refusal& refusal) {
+    ParallelRun refused;
+    refused.end = RunEnd::refused;
+    refused.reason = refusal.what();
+    refused.mesh = effective_mesh(config);
+    return refused;
   }
   return run_parallel(
       [this] { return subject_.make_tree(context_); }, arguments, plan,

@@ -14,6 +14,7 @@
 
 #include "core/json.h"
 #include "core/safetensors.h"
+#include "models/model_type.h"
 #include "tests/app/program.h"
 #include "tests/core/files/test_files.h"
 
@@ -140,9 +141,11 @@ TEST(Source, IsReportedWhenItIsNeitherExportNorModel) {
   std::filesystem::create_directory(empty);
   const std::string file = folder / "file";
   for (const char* command : {"verify", "plan", "oracle"}) {
+    std::string models;
+    for (const ModelType& type : model_types()) models += (models.empty() ? "" : ", ") + type.short_name;
     EXPECT_EQ(run_program({command, "no-such"}).error,
-              "shardproof: 'no-such' is neither an export directory (no such folder) nor a model's name; models: flux, "
-              "probe\n");
+              "shardproof: 'no-such' is neither an export directory (no such folder) nor a model's name; models: " +
+                  models + "\n");
     EXPECT_EQ(run_program({command, file}).error,
               fmt::format("shardproof: {}: not a folder; an export directory is expected\n", file));
     const ProgramRun run = run_program({command, empty});
@@ -418,9 +421,13 @@ TEST(VerifyWithAPlanFile, RefusesFilesThatAreNoPlanOfThisModel) {
   EXPECT_THAT(error_of("{"), HasSubstr(path));
   EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("'model'"));
   EXPECT_EQ(run_program({"verify", "flux", "--plan", folder / "none"}).error,
-            fmt::format("shardproof: cannot open '{}': No such file or directory\n", (folder / "none").string()));
+            fmt::format("shardproof: --plan (expected shipped, default or a plan file): cannot open '{}': No such file "
+                        "or directory\n",
+                        (folder / "none").string()));
   EXPECT_EQ(run_program({"verify", "flux", "--plan", folder.path()}).error,
-            fmt::format("shardproof: '{}' is a folder; expected a file\n", folder.path().string()));
+            fmt::format("shardproof: --plan (expected shipped, default or a plan file): '{}' is a folder; expected a "
+                        "file\n",
+                        folder.path().string()));
 }
 
 TEST(VerifyWithAPlanFile, NotesThatItsTensorParallelPartIsNotUsed) {

@@ -2,6 +2,7 @@
 // What passes here is what every later comparison of dense and parallel runs stands on.
 #include "verify/oracle.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -20,7 +21,18 @@ using ::testing::IsEmpty;
 
 const fs::path kGoldens = fs::path(SHARDPROOF_SOURCE_DIR) / "tests/data/goldens";
 
-class OracleOfExport : public ::testing::TestWithParam<const char*> {};
+// "flux/tiny" and every other export directory among the recorded data.
+std::vector<std::string> recorded_exports() {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kGoldens)) {
+    if (entry.path().filename() == "config.json")
+      names.push_back(entry.path().parent_path().lexically_relative(kGoldens).generic_string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class OracleOfExport : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OracleOfExport, AgreesInEveryPrecision) {
   Subject subject = Subject::open((kGoldens / GetParam()).string(), 0);
@@ -41,7 +53,11 @@ TEST_P(OracleOfExport, AgreesInEveryPrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Flux, OracleOfExport, ::testing::Values("flux/tiny", "flux/guidance", "flux/uneven"));
+INSTANTIATE_TEST_SUITE_P(Recorded, OracleOfExport, ::testing::ValuesIn(recorded_exports()), [](const auto& case_info) {
+  std::string name = case_info.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
 
 TEST(Oracle, ComparesTheWholeTraceWhereThereIsOne) {
   Subject subject = Subject::open((kGoldens / "flux/tiny").string(), 0);

@@ -11,14 +11,12 @@
 #include "core/ops.h"
 #include "core/safetensors.h"
 #include "parallel/attention.h"
-#include "tests/support/legal_configurations.h"
 #include "tests/support/thrown_error.h"
+#include "tests/verify/sweep.h"
 
 namespace shardproof {
 namespace {
 
-using test::AttentionConfiguration;
-using test::MaskKind;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -29,78 +27,19 @@ std::string golden(const std::string& config) {
 
 ContextParallelPlan default_plan(Subject& subject) { return *subject.model().plans(subject.config()).default_cp; }
 
-// The case as the independent rules see it.
-AttentionConfiguration described(Subject& subject, const std::string& case_name, const ContextParallelConfig& config) {
-  const ModelCase model_case = subject.load_case(case_name);
-  AttentionConfiguration description;
-  description.ring = config.ring_degree.value_or(1);
-  description.ulysses = config.ulysses_degree.value_or(1);
-  description.ulysses_anything = config.ulysses_anything;
-  description.ring_anything = config.ring_anything;
-  description.heads = subject.model().attention_heads(subject.config());
-  description.text = model_case.arguments.tensor("encoder_hidden_states").size(1);
-  description.image = model_case.arguments.tensor("hidden_states").size(1);
-  description.mask = model_case.arguments.find("encoder_hidden_states_mask") ? MaskKind::key : MaskKind::none;
-  return description;
-}
-
-// The rules speak of streams 0 (text) and 1 (image); models name the arguments that carry them.
-std::string words_in_models(const test::LegalityRule& rule) {
-  const std::string words(rule.words);
-  if (words.starts_with("stream 0")) return "argument 'encoder_hidden_states'";
-  if (words.starts_with("stream 1")) return "argument 'hidden_states'";
-  return words;
-}
-
-struct SweepCounts {
-  int verified = 0;
-  int refused = 0;
-  friend bool operator==(const SweepCounts&, const SweepCounts&) = default;
-  friend void PrintTo(const SweepCounts& counts, std::ostream* out) {
-    *out << counts.verified << " verified, " << counts.refused << " refused";
-  }
-};
-
-// Runs the default set of configurations on every case: legal ones must be verified, the others refused in the words of
-// a rule that they break.
-SweepCounts sweep(const std::string& source, const VerifierOptions& options) {
-  Subject subject = Subject::open(source, 3);
-  Verifier verifier(subject, options);
-  SweepCounts counts;
-  for (const std::string& name : subject.case_names()) {
-    for (const ContextParallelConfig& config : default_configurations()) {
-      const VerificationResult result = verifier.verify(name, config, default_plan(subject));
-      const auto broken = test::broken_rules(described(subject, name, config));
-      const std::string where = source + " " + name + " " + result.mode + " " + result.mesh + ": " + result.reason;
-      if (broken.empty()) {
-        EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << where;
-        ++counts.verified;
-        continue;
-      }
-      EXPECT_EQ(result.verdict, Verdict::refused) << where;
-      const bool is_named = std::any_of(broken.begin(), broken.end(), [&](const test::LegalityRule* rule) {
-        return result.reason.find(words_in_models(*rule)) != std::string::npos;
-      });
-      EXPECT_TRUE(is_named) << where;
-      ++counts.refused;
-    }
-  }
-  return counts;
-}
-
 TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat64) {
-  EXPECT_EQ(sweep(golden("tiny"), {}), (SweepCounts{64, 16}));
-  EXPECT_EQ(sweep(golden("uneven"), {}), (SweepCounts{16, 24}));
-  EXPECT_EQ(sweep(golden("guidance"), {}), (SweepCounts{48, 12}));
-  EXPECT_EQ(sweep("flux", {}), (SweepCounts{52, 28}));
-  EXPECT_EQ(sweep("probe", {}), (SweepCounts{62, 18}));
+  EXPECT_EQ(test::sweep(golden("tiny"), {}), (test::SweepCounts{64, 16}));
+  EXPECT_EQ(test::sweep(golden("uneven"), {}), (test::SweepCounts{16, 24}));
+  EXPECT_EQ(test::sweep(golden("guidance"), {}), (test::SweepCounts{48, 12}));
+  EXPECT_EQ(test::sweep("flux", {}), (test::SweepCounts{52, 28}));
+  EXPECT_EQ(test::sweep("probe", {}), (test::SweepCounts{62, 18}));
 }
 
 TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat32) {
   const VerifierOptions float32{.dtype = kFloat32, .device = DeviceChoice::cpu};
-  EXPECT_EQ(sweep(golden("tiny"), float32), (SweepCounts{64, 16}));
-  EXPECT_EQ(sweep("flux", float32), (SweepCounts{52, 28}));
-  EXPECT_EQ(sweep("probe", float32), (SweepCounts{62, 18}));
+  EXPECT_EQ(test::sweep(golden("tiny"), float32), (test::SweepCounts{64, 16}));
+  EXPECT_EQ(test::sweep("flux", float32), (test::SweepCounts{52, 28}));
+  EXPECT_EQ(test::sweep("probe", float32), (test::SweepCounts{62, 18}));
 }
 
 TEST(DefaultSweep, GivesTheSameFiguresOnBothDevicesForms) {

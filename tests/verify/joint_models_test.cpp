@@ -1,0 +1,69 @@
+// The models with joint attention over [text, image] besides FLUX.1, on simulated ranks: every configuration is
+// verified or refused by a rule; what their shipped plans lack is called by its name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/ops.h"
+#include "tests/verify/sweep.h"
+
+namespace shardproof {
+namespace {
+
+using test::sweep;
+using test::SweepCounts;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string golden(const std::string& name) {
+  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
+}
+
+const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
+
+TEST(Flux2Sweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("flux2", {}), (SweepCounts{34, 26}));
+  EXPECT_EQ(sweep(golden("flux2/uneven"), {}), (SweepCounts{16, 24}));
+  EXPECT_EQ(sweep("flux2", kFloat32OnCpu), (SweepCounts{34, 26}));
+}
+
+// A model with one of its cases changed.
+ModelType with_changed_case(ModelType model, const std::function<void(Arguments&)>& change) {
+  const auto cases = model.hostile_cases;
+  model.hostile_cases = [cases, change](std::uint64_t seed, Device& host) {
+    std::vector<ModelCase> made = cases(seed, host);
+    made.resize(1);
+    change(made.front().arguments);
+    return made;
+  };
+  return model;
+}
+
+VerificationResult verified(const ModelType& model, const ContextParallelConfig& config, const ModelPlans& plans) {
+  Subject subject = Subject::of_model(model, 0);
+  return Verifier(subject, {}).verify(subject.case_names().front(), config, *plans.default_cp);
+}
+
+TEST(Flux2, RefusesKeyValueCachesByRule) {
+  for (const char* mode : {"extract", "cached"}) {
+    const ModelType model = with_changed_case(
+        find_model_type("flux2"), [&](Arguments& arguments) { arguments.set("kv_cache_mode", std::string(mode)); });
+    const VerificationResult result = verified(model, {.ring_degree = 2}, model.plans(model.hostile_config()));
+    EXPECT_EQ(result.verdict, Verdict::refused);
+    EXPECT_THAT(result.reason, AllOf(HasSubstr("argument 'kv_cache_mode' of Flux2Transformer2DModel must be none"),
+                                     HasSubstr("key-value caches call attention outside context parallelism")));
+  }
+}
+
+// 2-D ids stay whole under a plan that expects a batch axis, and then fit no rank's tokens.
+TEST(Flux2, RefusesIdsWithoutABatchAxis) {
+  const ModelType model = with_changed_case(find_model_type("flux2"), [](Arguments& arguments) {
+    for (const char* name : {"img_ids", "txt_ids"})
+      arguments.set(name, arguments.tensor(name).narrow(0, 0, 1).squeeze(0));
+  });
+  const VerificationResult result = verified(model, {.ulysses_degree = 2}, model.plans(model.hostile_config()));
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason, HasSubstr("argument 'img_ids' of module '' was skipped: 2 dimensions, plan expects 3"));
+}
+
+}  // namespace
+}  // namespace shardproof

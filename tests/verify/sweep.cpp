@@ -1,0 +1,66 @@
+#include "tests/verify/sweep.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+namespace shardproof::test {
+namespace {
+
+AttentionConfiguration described(AttentionConfiguration description, std::int64_t heads,
+                                 const ContextParallelConfig& config) {
+  description.ring = config.ring_degree.value_or(1);
+  description.ulysses = config.ulysses_degree.value_or(1);
+  description.ulysses_anything = config.ulysses_anything;
+  description.ring_anything = config.ring_anything;
+  description.heads = heads;
+  return description;
+}
+
+std::string words_in_models(const LegalityRule& rule) {
+  const std::string words(rule.words);
+  if (words.starts_with("stream 0")) return "argument 'encoder_hidden_states'";
+  if (words.starts_with("stream 1")) return "argument 'hidden_states'";
+  return words;
+}
+
+}  // namespace
+
+AttentionConfiguration joint_attention_of(const ModelCase& model_case) {
+  AttentionConfiguration description;
+  description.text = model_case.arguments.tensor("encoder_hidden_states").size(1);
+  description.image = model_case.arguments.tensor("hidden_states").size(1);
+  const bool has_mask = model_case.arguments.optional_tensor("encoder_hidden_states_mask").defined();
+  description.mask = has_mask ? MaskKind::key : MaskKind::none;
+  return description;
+}
+
+SweepCounts sweep(const std::string& source, const VerifierOptions& options, const DescribeCase& describe) {
+  Subject subject = Subject::open(source, 3);
+  Verifier verifier(subject, options);
+  const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  const std::int64_t heads = subject.model().attention_heads(subject.config());
+  SweepCounts counts;
+  for (const std::string& name : subject.case_names()) {
+    const AttentionConfiguration of_case = describe(subject.load_case(name));
+    for (const ContextParallelConfig& config : default_configurations()) {
+      const VerificationResult result = verifier.verify(name, config, plan);
+      const auto broken = broken_rules(described(of_case, heads, config));
+      const std::string where = source + " " + name + " " + result.mode + " " + result.mesh + ": " + result.reason;
+      if (broken.empty()) {
+        EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << where;
+        ++counts.verified;
+        continue;
+      }
+      EXPECT_EQ(result.verdict, Verdict::refused) << where;
+      const bool is_named = std::any_of(broken.begin(), broken.end(), [&](const LegalityRule* rule) {
+        return result.reason.find(words_in_models(*rule)) != std::string::npos;
+      });
+      EXPECT_TRUE(is_named) << where;
+      ++counts.refused;
+    }
+  }
+  return counts;
+}
+
+}  // namespace shardproof::test

@@ -1,0 +1,33 @@
+// The default set of configurations on every case of a subject, judged by the independent table of rules: what breaks
+// none must be verified, everything else refused in the words of a rule that it breaks.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "tests/support/legal_configurations.h"
+#include "verify/verifier.h"
+
+namespace shardproof::test {
+
+struct SweepCounts {
+  int verified = 0;
+  int refused = 0;
+  friend bool operator==(const SweepCounts&, const SweepCounts&) = default;
+  friend void PrintTo(const SweepCounts& counts, std::ostream* out) {
+    *out << counts.verified << " verified, " << counts.refused << " refused";
+  }
+};
+
+// The attention of a case as the rules see it, but for degrees and heads, which the sweep fills in.
+using DescribeCase = std::function<AttentionConfiguration(const ModelCase&)>;
+// Joint attention over [text, image]: encoder_hidden_states and hidden_states, with a key mask if one is given.
+AttentionConfiguration joint_attention_of(const ModelCase& model_case);
+
+// With the model's default plan. The rules speak of streams 0 (text) and 1 (image); models name the arguments that
+// carry them.
+SweepCounts sweep(const std::string& source, const VerifierOptions& options,
+                  const DescribeCase& describe = joint_attention_of);
+
+}  // namespace shardproof::test
