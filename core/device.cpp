@@ -245,6 +245,29 @@ AttentionOutput Device::attention(const Tensor& q, const Tensor& k, const Tensor
   return result;
 }
 
+std::optional<AttentionOutput> Device::fused_softmax_merge(const AttentionOutput& a, const AttentionOutput& b) {
+  for (const Tensor* operand : {&a.out, &a.lse, &b.out, &b.lse}) check_operand(*this, *operand, "softmax_merge");
+  check_same_type(a.out, b.out, "softmax_merge");
+  check_same_type(a.lse, b.lse, "softmax_merge");
+  SHARDPROOF_CHECK(a.out.shape() == b.out.shape() && a.lse.shape() == b.lse.shape() && a.out.rank() >= 1 &&
+                       a.lse.shape() == a.out.shape().erased(a.out.rank() - 1),
+                   shape_error, "softmax_merge of {} with {} and {} with {}: expected outputs [.., head_dim] and [..]",
+                   a.out.text(), a.lse.text(), b.out.text(), b.lse.text());
+  if (!do_fuses_softmax_merge(a.out.dtype(), a.lse.dtype())) return std::nullopt;
+  AttentionOutput result{with_unit_last_stride(*this, empty_in_order_of(a.out, a.out.dtype())),
+                         empty_in_order_of(a.lse, a.lse.dtype())};
+  if (result.lse.numel() == 0) return result;
+  do_softmax_merge(result, {with_unit_last_stride(*this, a.out), a.lse}, {with_unit_last_stride(*this, b.out), b.lse});
+  return result;
+}
+
+bool Device::do_fuses_softmax_merge(DType, DType) const { return false; }
+
+void Device::do_softmax_merge(const AttentionOutput& dst, const AttentionOutput&, const AttentionOutput&) {
+  fail(ErrorKind::internal_error, "device {} was asked to merge {} in one pass and has no such pass", name(),
+       dst.out.text());
+}
+
 Tensor Device::gather_rows(const Tensor& table, const Tensor& index) {
   check_operand(*this, table, "gather_rows");
   check_operand(*this, index, "gather_rows");

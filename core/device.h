@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,6 +75,9 @@ class Device {
   // out = softmax(scale q k^T + mask) v. The output has q's memory order, so that an exchange can follow without a
   // copy.
   AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale);
+  // Two partial results of attention over disjoint keys merged in one pass, bit for bit as parallel/softmax_merge
+  // composes it of binary operations; nothing if this device has no such pass for their type.
+  std::optional<AttentionOutput> fused_softmax_merge(const AttentionOutput& a, const AttentionOutput& b);
   // table [rows, ..], index int64 [n] -> [n, ..]; an index out of range is a shape_error.
   Tensor gather_rows(const Tensor& table, const Tensor& index);
   // Blocks the host until everything given to this device is done.
@@ -97,6 +101,10 @@ class Device {
   // head_dim of q, k, v, out has unit stride; the mask is expanded to [batch, heads, queries, keys] with strides 0
   virtual void do_attention(const AttentionOutput& dst, const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& mask, double scale) = 0;
+  // Optional: true for types that do_softmax_merge takes.
+  virtual bool do_fuses_softmax_merge(DType out, DType lse) const;
+  // dst.out has unit stride along head_dim, and so have a.out and b.out; all have dst's shapes
+  virtual void do_softmax_merge(const AttentionOutput& dst, const AttentionOutput& a, const AttentionOutput& b);
   // table and dst contiguous
   virtual void do_gather_rows(const Tensor& dst, const Tensor& table, const Tensor& index) = 0;
   virtual void do_synchronize() = 0;

@@ -155,6 +155,10 @@ AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   return q.device().attention(q, k, v, mask, scale);
 }
 
+std::optional<AttentionOutput> fused_softmax_merge(const AttentionOutput& a, const AttentionOutput& b) {
+  return a.out.device().fused_softmax_merge(a, b);
+}
+
 std::vector<double> to_doubles(const Tensor& x) {
   const Tensor wide = contiguous(cast(x, kFloat64));
   std::vector<double> values(static_cast<std::size_t>(wide.numel()));

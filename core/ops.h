@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
 Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& sine);
 // As Device::attention.
 AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale);
+// As Device::fused_softmax_merge: nothing where the merge has to be composed.
+std::optional<AttentionOutput> fused_softmax_merge(const AttentionOutput& a, const AttentionOutput& b);
 
 // The elements in row-major order as doubles; only for plain types. For comparison and host-side tables.
 std::vector<double> to_doubles(const Tensor& x);

@@ -12,7 +12,10 @@
 namespace shardproof {
 
 // out [batch, tokens, heads, head_dim], lse [batch, tokens, heads] in the log type. The merge runs in the type of the
-// outputs (which must be equal); the log-sum-exp stays in its own type.
+// outputs (which must be equal); the log-sum-exp stays in its own type. Devices that have the whole merge in one pass
+// are asked for it first.
 AttentionOutput merge_softmax(const AttentionOutput& a, const AttentionOutput& b);
+// The same, always from single operations: what a fused pass must equal bit for bit.
+AttentionOutput composed_softmax_merge(const AttentionOutput& a, const AttentionOutput& b);
 
 }  // namespace shardproof

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kQueryTile = 128;
 constexpr std::int64_t kKeyTile = 128;
+// Queries that meet a tile of keys while it lies in the cache; one unit of work.
+constexpr std::int64_t kQueryGroup = 2 * kQueryTile;
 
 // Rows of one head of a tensor [batch, tokens, heads, head_dim].
 template <class T>
@@ -41,7 +43,6 @@ void mask_row(Real* logits, std::int64_t keys, const Entry* mask, std::int64_t s
 template <class Storage>
 struct AttentionTask {
   using Real = Accumulator<Storage>;
-  static constexpr bool kConverts = !std::same_as<Storage, Real>;
 
   const AttentionOutput& dst;
   const Tensor& q;
@@ -50,37 +51,35 @@ struct AttentionTask {
   const Tensor& mask;
   Real scale;
 
-  // Scratch of one query tile; the sizes are those of a full tile, cut to what there is.
+  // Scratch of one query group, all of it contiguous: rows of one head lie a whole token apart in the tensors, often a
+  // power of two, and products over such rows fight for the same lines of the cache.
   struct Scratch {
-    Real *logits, *maximum, *sum, *q, *k, *v;
+    Real *q, *out, *maximum, *sum;  // of the group
+    Real *k, *v, *logits;           // of one tile
   };
+  std::int64_t query_group() const { return std::min(kQueryGroup, q.size(1)); }
   std::int64_t query_tile() const { return std::min(kQueryTile, q.size(1)); }
   std::int64_t key_tile() const { return std::min(kKeyTile, k.size(1)); }
   std::int64_t scratch_elements() const {
-    const std::int64_t converted = kConverts ? (query_tile() + 2 * key_tile()) * q.size(3) : 0;
-    return query_tile() * (key_tile() + 2) + converted;
+    return query_group() * (2 * q.size(3) + 2) + key_tile() * (2 * q.size(3) + query_tile());
   }
   Scratch scratch_at(Real* base) const {
     Scratch scratch{};
-    scratch.logits = base;
-    scratch.maximum = base + query_tile() * key_tile();
-    scratch.sum = scratch.maximum + query_tile();
-    scratch.q = scratch.sum + query_tile();
-    scratch.k = scratch.q + query_tile() * q.size(3);
+    scratch.q = base;
+    scratch.out = scratch.q + query_group() * q.size(3);
+    scratch.maximum = scratch.out + query_group() * q.size(3);
+    scratch.sum = scratch.maximum + query_group();
+    scratch.k = scratch.sum + query_group();
     scratch.v = scratch.k + key_tile() * q.size(3);
+    scratch.logits = scratch.v + key_tile() * q.size(3);
     return scratch;
   }
 
-  MatrixView<const Real> rows_of(const Tensor& x, std::int64_t batch, std::int64_t head, std::int64_t first,
-                                 std::int64_t count, [[maybe_unused]] Real* converted) const {
-    const Storage* data = head_rows<Storage>(x, batch, head, first);
-    const std::int64_t width = x.size(3), stride = x.strides()[1];
-    if constexpr (kConverts) {
-      load_rows(converted, data, count, width, stride);
-      return {converted, count, width, width};
-    } else {
-      return {data, count, width, stride};
-    }
+  // Rows of one head, copied side by side.
+  static MatrixView<const Real> packed_rows(const Tensor& x, std::int64_t batch, std::int64_t head, std::int64_t first,
+                                            std::int64_t count, Real* packed) {
+    load_rows(packed, head_rows<Storage>(x, batch, head, first), count, x.size(3), x.strides()[1]);
+    return {packed, count, x.size(3), x.size(3)};
   }
 
   void add_mask(Real* logits, std::int64_t keys, std::int64_t batch, std::int64_t head, std::int64_t query,
@@ -111,41 +110,55 @@ struct AttentionTask {
     for (std::int64_t i = 0; i < width; ++i) out[i] *= kept;
   }
 
-  void compute(std::int64_t batch, std::int64_t head, std::int64_t first_query, const Scratch& scratch) const {
-    constexpr Real kNever = -std::numeric_limits<Real>::infinity();
-    const std::int64_t width = q.size(3), queries = std::min(kQueryTile, q.size(1) - first_query), keys = k.size(1);
-    const MatrixView<Real> out{head_rows<Real>(dst.out, batch, head, first_query), queries, width,
-                               dst.out.strides()[1]};
-    for (std::int64_t i = 0; i < queries; ++i) std::fill_n(out.data + i * out.stride, width, Real{0});
-    std::fill_n(scratch.maximum, queries, kNever);
-    std::fill_n(scratch.sum, queries, Real{0});
-    const auto query_rows = rows_of(q, batch, head, first_query, queries, scratch.q);
-    for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyTile) {
-      const std::int64_t count = std::min(kKeyTile, keys - first_key);
-      const MatrixView<Real> logits{scratch.logits, queries, count, count};
-      multiply_transposed<Real>(logits, query_rows, rows_of(k, batch, head, first_key, count, scratch.k), scale);
-      for (std::int64_t i = 0; i < queries; ++i) {
-        Real* row = logits.data + i * count;
-        add_mask(row, count, batch, head, first_query + i, first_key);
-        weigh_row(row, count, scratch.maximum[i], scratch.sum[i], out.data + i * out.stride, width);
-      }
-      add_product<Real>(out, {logits.data, queries, count, count},
-                        rows_of(v, batch, head, first_key, count, scratch.v));
+  // Takes one tile of keys into the running result of one tile of queries, `first` rows into the group.
+  void attend(std::int64_t batch, std::int64_t head, std::int64_t first_query, std::int64_t first, std::int64_t queries,
+              std::int64_t first_key, MatrixView<const Real> key_rows, MatrixView<const Real> value_rows,
+              const Scratch& scratch) const {
+    const std::int64_t width = q.size(3), count = key_rows.rows;
+    const MatrixView<Real> logits{scratch.logits, queries, count, count};
+    const MatrixView<Real> out{scratch.out + first * width, queries, width, width};
+    multiply_transposed<Real>(logits, {scratch.q + first * width, queries, width, width}, key_rows, scale);
+    for (std::int64_t i = 0; i < queries; ++i) {
+      Real* row = logits.data + i * count;
+      add_mask(row, count, batch, head, first_query + first + i, first_key);
+      weigh_row(row, count, scratch.maximum[first + i], scratch.sum[first + i], out.data + i * width, width);
     }
-    for (std::int64_t i = 0; i < queries; ++i)
-      finish_row(batch, head, first_query + i, out.data + i * out.stride, scratch.maximum[i], scratch.sum[i]);
+    add_product<Real>(out, {logits.data, queries, count, count}, value_rows);
   }
 
-  void finish_row(std::int64_t batch, std::int64_t head, std::int64_t query, Real* out, Real maximum, Real sum) const {
+  void compute(std::int64_t batch, std::int64_t head, std::int64_t first_query, const Scratch& scratch) const {
+    constexpr Real kNever = -std::numeric_limits<Real>::infinity();
+    const std::int64_t width = q.size(3), queries = std::min(kQueryGroup, q.size(1) - first_query), keys = k.size(1);
+    std::fill_n(scratch.out, queries * width, Real{0});
+    std::fill_n(scratch.maximum, queries, kNever);
+    std::fill_n(scratch.sum, queries, Real{0});
+    packed_rows(q, batch, head, first_query, queries, scratch.q);
+    for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyTile) {
+      const std::int64_t count = std::min(kKeyTile, keys - first_key);
+      const auto key_rows = packed_rows(k, batch, head, first_key, count, scratch.k);
+      const auto value_rows = packed_rows(v, batch, head, first_key, count, scratch.v);
+      for (std::int64_t first = 0; first < queries; first += kQueryTile) {
+        attend(batch, head, first_query, first, std::min(kQueryTile, queries - first), first_key, key_rows, value_rows,
+               scratch);
+      }
+    }
+    for (std::int64_t i = 0; i < queries; ++i) {
+      finish_row(batch, head, first_query + i, scratch.out + i * width, scratch.maximum[i], scratch.sum[i]);
+    }
+  }
+
+  void finish_row(std::int64_t batch, std::int64_t head, std::int64_t query, const Real* gathered, Real maximum,
+                  Real sum) const {
     const std::int64_t width = q.size(3);
     const Strides& stride = dst.lse.strides();
+    Real* out = head_rows<Real>(dst.out, batch, head, query);
     Real& lse = dst.lse.data_as<Real>()[batch * stride[0] + query * stride[1] + head * stride[2]];
     if (sum == Real{0}) {
       std::fill_n(out, width, Real{0});
       lse = -std::numeric_limits<Real>::infinity();
       return;
     }
-    for (std::int64_t i = 0; i < width; ++i) out[i] /= sum;
+    for (std::int64_t i = 0; i < width; ++i) out[i] = gathered[i] / sum;
     lse = maximum + std::log(sum);
   }
 };
@@ -154,17 +167,17 @@ template <class Storage>
 void attention_of(BlockPool& pool, const AttentionTask<Storage>& task) {
   using Real = Accumulator<Storage>;
   const std::int64_t queries = task.q.size(1), heads = task.q.size(2);
-  const std::int64_t query_tiles = (queries + kQueryTile - 1) / kQueryTile;
-  const std::int64_t units = task.q.size(0) * heads * query_tiles;
+  const std::int64_t groups = (queries + kQueryGroup - 1) / kQueryGroup;
+  const std::int64_t units = task.q.size(0) * heads * groups;
   const std::int64_t row_steps = task.k.size(1) * (task.q.size(3) / 4 + 1);
   const int threads = threads_for(task.q.size(0) * heads * queries * row_steps, units);
   const std::int64_t scratch = task.scratch_elements();
   const PoolBlock block(pool, static_cast<std::size_t>(scratch * threads) * sizeof(Real));
   Real* const all_scratch = block.template data_as<Real>();
   const auto compute = [&](std::int64_t unit, int thread) {
-    const std::int64_t tile = unit % query_tiles, head = unit / query_tiles % heads;
-    const std::int64_t batch = unit / (query_tiles * heads);
-    task.compute(batch, head, tile * kQueryTile, task.scratch_at(all_scratch + scratch * thread));
+    const std::int64_t group = unit % groups, head = unit / groups % heads;
+    const std::int64_t batch = unit / (groups * heads);
+    task.compute(batch, head, group * kQueryGroup, task.scratch_at(all_scratch + scratch * thread));
   };
   if (threads == 1) {
     for (std::int64_t unit = 0; unit < units; ++unit) compute(unit, 0);

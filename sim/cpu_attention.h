@@ -1,5 +1,5 @@
 // Attention of the CPU device: tiles of queries against tiles of keys with a running maximum and sum (online softmax),
-// so that the score matrix never exists as a whole. Tile sizes are constants; each query tile is one unit of work.
+// so that the score matrix never exists as a whole. Tile sizes are constants; a group of query tiles is a unit of work.
 #pragma once
 
 #include "core/block_pool.h"

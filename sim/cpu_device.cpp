@@ -130,9 +130,9 @@ void unary_of(UnaryOp op, const Tensor& dst, const Tensor& x) {
 template <class Real>
 Real logaddexp(Real x, Real y) {
   constexpr Real kNothing = -std::numeric_limits<Real>::infinity();
-  if (x == kNothing) return y;
-  if (y == kNothing) return x;
-  return std::max(x, y) + std::log1p(std::exp(-std::abs(x - y)));
+  const Real larger = x > y ? x : y, smaller = x > y ? y : x;  // a NaN ends up in `smaller` or in both
+  const Real sum = larger + logarithm_of_one_plus(exponential(smaller - larger));
+  return x == kNothing ? y : (y == kNothing ? x : sum);
 }
 
 template <class Real>
@@ -152,6 +152,36 @@ void binary_of(BinaryOp op, const Tensor& dst, const Tensor& x, const Tensor& y)
     case BinaryOp::logaddexp: return map_binary<Storage>(dst, x, y, [](Real a, Real b) { return logaddexp(a, b); });
     case BinaryOp::lse_weight: return map_binary<Storage>(dst, x, y, [](Real a, Real b) { return lse_weight(a, b); });
   }
+}
+
+// One pass over the rows: both weights, the weighted sum, the new log-sum-exp, each by the operations that binary_of
+// has for it.
+template <class Real>
+void merge_of(const AttentionOutput& dst, const AttentionOutput& a, const AttentionOutput& b) {
+  const int last = dst.out.rank() - 1;
+  const Strides dst_rows = dst.out.strides().erased(last), a_rows = a.out.strides().erased(last),
+                b_rows = b.out.strides().erased(last);
+  const StridedLoop<6> loop(dst.lse.shape(),
+                            {&dst_rows, &a_rows, &b_rows, &dst.lse.strides(), &a.lse.strides(), &b.lse.strides()});
+  const std::int64_t width = dst.out.size(last);
+  Real* const out = dst.out.data_as<Real>();
+  Real* const lse = dst.lse.data_as<Real>();
+  const Real *const a_out = a.out.data_as<Real>(), *const b_out = b.out.data_as<Real>();
+  const Real *const a_lse = a.lse.data_as<Real>(), *const b_lse = b.lse.data_as<Real>();
+  const auto merge_rows = [&](const StridedLoop<6>::Offsets& offsets, std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = first; i < first + count; ++i) {
+      const auto at = [&](int operand) {
+        return offsets[static_cast<std::size_t>(operand)] + i * loop.inner_stride(operand);
+      };
+      const Real x = a_lse[at(4)], y = b_lse[at(5)];
+      const Real weight_a = lse_weight(x, y), weight_b = lse_weight(y, x);
+      const Real *from_a = a_out + at(1), *from_b = b_out + at(2);
+      Real* to = out + at(0);
+      for (std::int64_t j = 0; j < width; ++j) to[j] = from_a[j] * weight_a + from_b[j] * weight_b;
+      lse[at(3)] = logaddexp(x, y);
+    }
+  };
+  for_row_pieces(loop, std::max<std::int64_t>(1, width), merge_rows);
 }
 
 // Sums blocks of a fixed length and then the blocks, whatever the stride.
@@ -216,6 +246,13 @@ class CpuDevice final : public HostDevice {
   void do_attention(const AttentionOutput& dst, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                     double scale) override {
     cpu::attention(pool(), dst, q, k, v, mask, scale);
+  }
+  bool do_fuses_softmax_merge(DType out, DType lse) const override {
+    return out == lse && (out == kFloat64 || out == kFloat32);
+  }
+  void do_softmax_merge(const AttentionOutput& dst, const AttentionOutput& a, const AttentionOutput& b) override {
+    if (dst.out.dtype() == kFloat64) return merge_of<double>(dst, a, b);
+    merge_of<float>(dst, a, b);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +73,17 @@ inline Real exponential(Real x) {
   result = x < Constants::kLowest ? Real{0} : result;
   result = x > Constants::kHighest ? std::numeric_limits<Real>::infinity() : result;
   return x != x ? x : result;
+}
+
+// log(1 + t) for t in [0, 1], NaN for NaN: twice the area tangent of s = t / (2 + t) <= 1/3, by its series in s^2.
+template <class Real>
+inline Real logarithm_of_one_plus(Real t) {
+  constexpr int kTerms = std::same_as<Real, double> ? 17 : 8;  // the rest is below (1/9)^terms / (2 terms + 1)
+  const Real s = t / (2 + t), square = s * s;
+  Real series = Real{1} / static_cast<Real>(2 * kTerms - 1);
+  for (int term = kTerms - 2; term >= 0; --term)
+    series = std::fma(series, square, Real{1} / static_cast<Real>(2 * term + 1));
+  return 2 * s * series;
 }
 
 // Eight floats or four doubles.

@@ -4,13 +4,19 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/ops.h"
 #include "reference/eigen_device.h"
+#include "sim/cpu_device.h"
 #include "tests/support/host_array.h"
+#include "tests/support/thrown_error.h"
 
 namespace shardproof::test {
 namespace {
@@ -86,6 +92,69 @@ TEST_P(SoftmaxMergeTest, IsElementwiseOverBatchTokensAndHeads) {
   // Inputs are rounded to the type first: exp of a rounded 10 moves by 10 units.
   EXPECT_LE(max_difference(to_host(merged.out), out), 64 * unit());
   EXPECT_LE(max_difference(to_host(merged.lse), lse), 64 * unit());
+}
+
+// Lays the heads out before the tokens, as an exchange of heads leaves them.
+Tensor heads_first(const Tensor& x) { return ops::contiguous(x.permute({0, 2, 1, 3})).permute({0, 2, 1, 3}); }
+
+class FusedSoftmaxMergeTest : public testing::TestWithParam<DType> {
+ protected:
+  AttentionOutput drawn(std::string_view name, const Shape& shape) {
+    HostArray lse = random_array(shape.erased(3), 5, std::string(name) + " lse", 30.0);
+    for (std::size_t i = 0; i < lse.values.size(); i += 7) lse.values[i] = kNever;
+    for (std::size_t i = 3; i < lse.values.size(); i += 31) lse.values[i] = std::numeric_limits<double>::quiet_NaN();
+    return {to_device(*device, random_array(shape, 5, name, 2.0), GetParam()), to_device(*device, lse, GetParam())};
+  }
+  void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
+    const std::optional<AttentionOutput> fused = ops::fused_softmax_merge(a, b);
+    ASSERT_TRUE(fused.has_value());
+    const AttentionOutput composed = composed_softmax_merge(a, b);
+    EXPECT_EQ(bytes_of(fused->out), bytes_of(composed.out));
+    EXPECT_EQ(bytes_of(fused->lse), bytes_of(composed.lse));
+  }
+  static std::vector<std::byte> bytes_of(const Tensor& x) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(x.numel()) * x.dtype().size());
+    x.device().download(bytes, x);
+    return bytes;
+  }
+  std::unique_ptr<Device> device = make_cpu_device();
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, FusedSoftmaxMergeTest, testing::Values(kFloat64, kFloat32),
+                         [](const auto& type) { return std::string(type.param.name()); });
+
+TEST_P(FusedSoftmaxMergeTest, GivesTheBitsOfTheCompositionInEveryLayout) {
+  for (const Shape& shape : {Shape{1, 1, 1, 1}, Shape{2, 5, 3, 17}, Shape{1, 300, 8, 64}, Shape{2, 4, 3, 0}}) {
+    const AttentionOutput a = drawn("a", shape), b = drawn("b", shape);
+    expect_same_bits(a, b);
+    expect_same_bits({heads_first(a.out), a.lse}, b);
+    expect_same_bits(a, {heads_first(b.out), b.lse});
+  }
+}
+
+TEST(FusedSoftmaxMerge, IsNotOfferedForSixteenBitOutputsNorByTheReference) {
+  const std::unique_ptr<Device> cpu = make_cpu_device(), reference = make_reference_device(kFloat32);
+  const auto part = [](Device& device, DType out) {
+    return AttentionOutput{ops::zeros(device, {1, 1, 1, 1}, out), ops::zeros(device, {1, 1, 1}, kFloat32)};
+  };
+  EXPECT_FALSE(ops::fused_softmax_merge(part(*cpu, kBFloat16), part(*cpu, kBFloat16)).has_value());
+  EXPECT_FALSE(ops::fused_softmax_merge(part(*reference, kFloat32), part(*reference, kFloat32)).has_value());
+}
+
+TEST(FusedSoftmaxMerge, RejectsPartsOfUnlikeShapes) {
+  const std::unique_ptr<Device> cpu = make_cpu_device();
+  const auto part = [&](std::int64_t tokens, std::int64_t log_tokens) {
+    return AttentionOutput{ops::zeros(*cpu, {1, tokens, 2, 4}, kFloat32),
+                           ops::zeros(*cpu, {1, log_tokens, 2}, kFloat32)};
+  };
+  EXPECT_EQ(thrown_by([&] { ops::fused_softmax_merge(part(3, 3), part(4, 4)); }),
+            thrown(ErrorKind::shape_error,
+                   "softmax_merge of float32 [1, 3, 2, 4] with float32 [1, 3, 2] and float32 [1, 4, 2, 4] with "
+                   "float32 [1, 4, 2]: expected outputs [.., head_dim] and [..]"));
+  EXPECT_EQ(thrown_by([&] { ops::fused_softmax_merge(part(3, 4), part(3, 4)); }),
+            thrown(ErrorKind::shape_error,
+                   "softmax_merge of float32 [1, 3, 2, 4] with float32 [1, 4, 2] and float32 [1, 3, 2, 4] with "
+                   "float32 [1, 4, 2]: expected outputs [.., head_dim] and [..]"));
 }
 
 }  // namespace
