@@ -131,8 +131,11 @@ std::string Request::text() const {
   return text;
 }
 
-Communicator::Communicator(std::string name, std::vector<int> members, int rank)
+Communicator::Communicator(std::string name, Members members, int rank)
     : name_(std::move(name)), members_(std::move(members)), rank_(rank) {}
+
+Communicator::Communicator(std::string name, std::vector<int> members, int rank)
+    : Communicator(std::move(name), std::make_shared<const std::vector<int>>(std::move(members)), rank) {}
 
 std::unique_ptr<Work> Communicator::post(Request request) {
   check_request(*this, request);

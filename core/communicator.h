@@ -107,16 +107,19 @@ class [[nodiscard]] Pending {
 
 class Communicator {
  public:
-  // `members` are the world ranks of the group in member order; `rank` is the position of this rank in it.
+  using Members = std::shared_ptr<const std::vector<int>>;
+  // `members` are the world ranks of the group in member order; `rank` is the position of this rank in it. Ranks of one
+  // process share one list, so that many ranks do not need memory for the square of their number.
+  Communicator(std::string name, Members members, int rank);
   Communicator(std::string name, std::vector<int> members, int rank);
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(members_.size()); }
-  std::span<const int> members() const { return members_; }
-  int world_rank() const { return members_[static_cast<std::size_t>(rank_)]; }
+  int size() const { return static_cast<int>(members_->size()); }
+  std::span<const int> members() const { return *members_; }
+  int world_rank() const { return (*members_)[static_cast<std::size_t>(rank_)]; }
   // For messages: "world", "world/ulysses".
   const std::string& name() const { return name_; }
   GatherForm gather_form() const { return gather_form_; }
@@ -135,7 +138,7 @@ class Communicator {
   virtual std::unique_ptr<Communicator> do_split(int color, int key, std::string name) = 0;
 
   std::string name_;
-  std::vector<int> members_;
+  Members members_;
   int rank_;
   GatherForm gather_form_ = GatherForm::ragged;
 };

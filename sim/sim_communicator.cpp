@@ -5,7 +5,9 @@
 namespace shardproof::sim {
 
 SimCommunicator::SimCommunicator(std::shared_ptr<Rendezvous> rendezvous, const RendezvousGroup& group, int member)
-    : Communicator(group.name, group.members, member), rendezvous_(std::move(rendezvous)), group_(group) {}
+    : Communicator(group.name, Members(rendezvous, &group.members), member),
+      rendezvous_(std::move(rendezvous)),
+      group_(group) {}
 
 std::unique_ptr<Work> SimCommunicator::do_post(Request request) {
   return rendezvous_->post(group_, rank(), std::move(request));
