@@ -32,9 +32,13 @@ Tensor on_device(Device& device, const AngleTable& table, std::span<const double
   return ops::from_doubles(device, repeated, {table.rows, table.width * repeat}, dtype);
 }
 
+void check_rotary_width(std::int64_t n) {
+  SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "rotary tables of width {}; it must be even and positive", n);
+}
+
 }  // namespace
 
-AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision) {
+AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision, double scale) {
   SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "a sinusoid of width {}; it must be even and positive", n);
   const std::int64_t half = n / 2;
   AngleTable table = empty_table(timesteps.size(), half);
@@ -43,11 +47,12 @@ AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrec
       if (precision == TablePrecision::float32) {
         const float exponent =
             static_cast<float>(-std::log(10000.0)) * static_cast<float>(j) / static_cast<float>(half);
-        const float angle = static_cast<float>(timestep) * std::exp(exponent);
+        const float unscaled = static_cast<float>(timestep) * std::exp(exponent);
+        const float angle = static_cast<float>(scale) * unscaled;
         push(table, angle, std::cos(angle), std::sin(angle));
       } else {
-        const double angle =
-            timestep * std::exp(-std::log(10000.0) * static_cast<double>(j) / static_cast<double>(half));
+        const double frequency = std::exp(-std::log(10000.0) * static_cast<double>(j) / static_cast<double>(half));
+        const double angle = scale * (timestep * frequency);
         push(table, angle, std::cos(angle), std::sin(angle));
       }
     }
@@ -56,7 +61,7 @@ AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrec
 }
 
 AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision) {
-  SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "rotary tables of width {}; it must be even and positive", n);
+  check_rotary_width(n);
   const bool narrow = precision == TablePrecision::float32;
   AngleTable table = empty_table(positions.size(), n / 2);
   for (const double position : positions) {
@@ -66,6 +71,21 @@ AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, do
       const double cosine = std::cos(angle), sine = std::sin(angle);
       push(table, angle, narrow ? static_cast<double>(static_cast<float>(cosine)) : cosine,
            narrow ? static_cast<double>(static_cast<float>(sine)) : sine);
+    }
+  }
+  return table;
+}
+
+AngleTable rotary_angles32(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision) {
+  // In double throughout the two kinds are the same formula.
+  if (precision == TablePrecision::float64) return rotary_angles64(positions, n, theta, precision);
+  check_rotary_width(n);
+  AngleTable table = empty_table(positions.size(), n / 2);
+  for (const double position : positions) {
+    for (std::int64_t k = 0; k < n / 2; ++k) {
+      const float power = std::pow(static_cast<float>(theta), static_cast<float>(2 * k) / static_cast<float>(n));
+      const float angle = static_cast<float>(position) * (1.0F / power);
+      push(table, angle, std::cos(angle), std::sin(angle));
     }
   }
   return table;

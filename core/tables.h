@@ -27,11 +27,14 @@ struct AngleTable {
 
 namespace tables {
 
-// f_j = exp(-ln(10000) j / (n/2)), angle = t f_j for j < n/2: one row a timestep, n/2 angles. n must be even.
-AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision);
+// f_j = exp(-ln(10000) j / (n/2)), angle = scale (t f_j) for j < n/2: one row a timestep, n/2 angles. n must be even.
+AngleTable sinusoid(std::span<const double> timesteps, std::int64_t n, TablePrecision precision, double scale = 1.0);
 // f_k = theta^(-2k/n), angle = position f_k for k < n/2, computed in double from positions that are first rounded to
 // float32 in the float32 precision (where cos and sin are rounded to float32 at the end): one row a position.
 AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision);
+// The same angles, but in the float32 precision with every operation rounded to float32: theta^(2k/n), its inverse, the
+// angle, cosine and sine.
+AngleTable rotary_angles32(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision);
 // Tables with equally many rows side by side.
 AngleTable side_by_side(std::span<const AngleTable> parts);
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace shardproof {
 ConfigReader::ConfigReader(const Json& json) : json_(json) {
@@ -54,7 +55,7 @@ void ConfigReader::finish() const {
   for (const JsonMember& member : json_.members()) {
     if (member.key.starts_with('_')) continue;
     SHARDPROOF_CHECK(std::find(known_.begin(), known_.end(), member.key) != known_.end(), config_error,
-                     "{}: unknown field '{}'; the fields of this model are {}", json_.where(), member.key,
+                     "{}: unknown field '{}'; the fields of this model are {}", json_.where(), printable(member.key),
                      fmt::join(known_, ", "));
   }
 }
@@ -68,6 +69,12 @@ void ConfigReader::check_rope_axes(const std::vector<std::int64_t>& axes, std::i
     SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key 'axes_dims_rope' contains {}; every entry must be even",
                      json_.where(), axis);
   }
+}
+
+void ConfigReader::check_three_axes(const std::vector<std::int64_t>& axes) const {
+  SHARDPROOF_CHECK(axes.size() == 3, config_error,
+                   "{}: key 'axes_dims_rope' has {} entries; expected 3, for frame, height and width", json_.where(),
+                   axes.size());
 }
 
 }  // namespace shardproof

@@ -32,6 +32,8 @@ class ConfigReader {
   void finish() const;
   // config_error unless the rotary widths of the axes (axes_dims_rope) are even and add up to attention_head_dim.
   void check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim) const;
+  // config_error unless there are as many rotary widths as axes of (frame, height, width).
+  void check_three_axes(const std::vector<std::int64_t>& axes) const;
 
  private:
   const Json* find(std::string_view field);

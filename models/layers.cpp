@@ -54,8 +54,8 @@ FeedForward::FeedForward(std::int64_t width) : TensorModule("FeedForward") {
 
 Tensor FeedForward::compute(const Tensor& x) const { return (*out_)((*in_)(x)); }
 
-TimestepProjection::TimestepProjection(const ModelContext& context, std::int64_t width)
-    : Module("Timesteps"), context_(context), width_(width) {}
+TimestepProjection::TimestepProjection(const ModelContext& context, std::int64_t width, double scale)
+    : Module("Timesteps"), context_(context), width_(width), scale_(scale) {}
 
 std::span<const ArgumentSpec> TimestepProjection::forward_arguments() const {
   static const ArgumentSpec kArguments[] = {{argument::timestep, ArgumentKind::coordinate}};
@@ -64,7 +64,7 @@ std::span<const ArgumentSpec> TimestepProjection::forward_arguments() const {
 
 Outputs TimestepProjection::forward(Arguments& arguments) {
   const std::vector<double> timesteps = ops::to_doubles(arguments.tensor(argument::timestep));
-  const AngleTable table = tables::sinusoid(timesteps, width_, context_.table_precision);
+  const AngleTable table = tables::sinusoid(timesteps, width_, context_.table_precision, scale_);
   return ops::concat({tables::cosine_on(*context_.device, table, context_.dtype, 1),
                       tables::sine_on(*context_.device, table, context_.dtype, 1)},
                      -1);

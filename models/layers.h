@@ -99,13 +99,26 @@ class FeedForward final : public TensorModule {
 // Host timesteps [batch] -> [batch, width]: [cos | sin] of the sinusoid, in the compute type.
 class TimestepProjection final : public Module {
  public:
-  TimestepProjection(const ModelContext& context, std::int64_t width);
+  // Angles are multiplied by `scale` last, as Qwen-Image does; the others scale their timesteps before.
+  TimestepProjection(const ModelContext& context, std::int64_t width, double scale = 1.0);
   std::span<const ArgumentSpec> forward_arguments() const override;
   Outputs forward(Arguments& arguments) override;
 
  private:
   ModelContext context_;
   std::int64_t width_;
+  double scale_;
+};
+
+// Rows of a learned table, parameter "weight" [rows, width]; called with an index int64 [n] -> [n, width].
+class Embedding final : public TensorModule {
+ public:
+  Embedding(std::int64_t rows, std::int64_t width) : TensorModule("Embedding") {
+    declare_parameter("weight", {rows, width});
+  }
+
+ private:
+  Tensor compute(const Tensor& index) const override { return ops::gather_rows(parameter(0), index); }
 };
 
 // AdaLayerNormZero: [normed and modulated x, gate_msa, shift_mlp, scale_mlp, gate_mlp] of (x, temb [batch, D]).

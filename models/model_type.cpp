@@ -32,7 +32,7 @@ Tensor prepared_tensor(const Tensor& x, const ArgumentSpec& spec, const ModelCon
       if (x.dtype() != kInt64) refuse("int64");
       return onto(*context.device, x, kInt64);
     case ArgumentKind::mask:
-      if (x.dtype() == kInt64) refuse("bool or a floating type");
+      // Whole numbers are how tokenizers give masks: what is not zero is attended.
       return onto(*context.device, x, is_float ? context.dtype : kBool);
     case ArgumentKind::setting: refuse("no tensor");
   }
@@ -56,6 +56,7 @@ const std::vector<ModelType>& model_types() {
       flux_model_type(),
       flux2_model_type(),
       probe_model_type(),
+      qwenimage_model_type(),
   };
   return kTypes;
 }

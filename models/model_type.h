@@ -64,5 +64,6 @@ Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, con
 ModelType flux_model_type();
 ModelType flux2_model_type();
 ModelType probe_model_type();
+ModelType qwenimage_model_type();
 
 }  // namespace shardproof

@@ -1,5 +1,5 @@
-// What the plans of several models are put together from: entries that many of them share, and a list of sharded layers.
-// A plan is data; these helpers only keep it short and in order.
+// What the plans of several models are put together from: entries that many of them share, and a list of sharded
+// layers. A plan is data; these helpers only keep it short and in order.
 #pragma once
 
 #include <initializer_list>

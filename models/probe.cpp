@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/ops.h"
-#include "core/random.h"
 #include "models/config_reader.h"
+#include "models/hostile_inputs.h"
 #include "models/layers.h"
 #include "models/model_type.h"
 #include "parallel/attention.h"
@@ -249,27 +249,11 @@ ContextParallelPlan probe_plan() {
            {"proj_out", GatherEntry(ContextParallelOutput{.gather_dim = 1, .expected_dims = 3})}}};
 }
 
-enum class Masking : std::uint8_t { none, keys, whole_shard };
 enum class Timesteps : std::uint8_t { per_item, per_token };
 
 struct ProbeSizes {
   std::int64_t batch, text, image, context;
 };
-
-Tensor probe_mask(Device& host, std::uint64_t seed, const std::string& name, const ProbeSizes& sizes, Masking masking) {
-  std::vector<double> values;
-  const RandomStream random(seed, name + "/mask");
-  for (std::int64_t item = 0; item < sizes.batch; ++item) {
-    for (std::int64_t token = 0; token < sizes.text; ++token) {
-      const bool dropped = random.uniform(static_cast<std::uint64_t>(values.size())) < 0.4;
-      const bool in_first_third = token < (sizes.text + 2) / 3;
-      // Whole shards masked: the first item loses its first tokens, the others lose everything after them.
-      const bool cut = masking == Masking::whole_shard && (item == 0 ? in_first_third : !in_first_third);
-      values.push_back(dropped || cut ? 0.0 : 1.0);
-    }
-  }
-  return ops::from_doubles(host, values, {sizes.batch, sizes.text}, kBool);
-}
 
 ModelCase probe_case(const std::string& name, std::uint64_t seed, Device& host, ProbeSizes sizes, Masking masking,
                      Timesteps timesteps) {
@@ -283,7 +267,7 @@ ModelCase probe_case(const std::string& name, std::uint64_t seed, Device& host, 
   arguments.set("encoder_hidden_states", draw("encoder_hidden_states", {sizes.batch, sizes.text, kChannels}));
   arguments.set("context", draw("context", {sizes.batch, sizes.context, kChannels}));
   if (masking != Masking::none)
-    arguments.set("encoder_hidden_states_mask", probe_mask(host, seed, name, sizes, masking));
+    arguments.set("encoder_hidden_states_mask", random_key_mask(host, seed, name, sizes.batch, sizes.text, masking));
   arguments.set("timestep", timesteps == Timesteps::per_token ? draw("timestep", {sizes.batch, sizes.image}, 0.01)
                                                               : draw("timestep", {sizes.batch}, 0.01));
   arguments.set("ids", draw("ids", {sizes.image}, 5.0));

@@ -169,6 +169,34 @@ TEST(RotaryTable, OfFloat32HoldsFloat32NumbersOfFloat32Positions) {
   EXPECT_EQ(tables::rotary_angles64(position, 2, 10000.0, TablePrecision::float64).angles.front(), 0.1);
 }
 
+TEST(RotaryTable, InFloat32RoundsEveryOperation) {
+  const Doubles positions{-3.0, 0.0, 1.0, 17.0};
+  const AngleTable table = tables::rotary_angles32(positions, 6, 10000.0, TablePrecision::float32);
+  for (std::size_t row = 0; row < positions.size(); ++row) {
+    for (std::size_t k = 0; k < 3; ++k) {
+      const float frequency = 1.0F / std::pow(10000.0F, static_cast<float>(2 * k) / 6.0F);
+      const float angle = static_cast<float>(positions[row]) * frequency;
+      EXPECT_EQ(table.angles[row * 3 + k], static_cast<double>(angle));
+      EXPECT_EQ(table.cosine[row * 3 + k], static_cast<double>(std::cos(angle)));
+      EXPECT_EQ(table.sine[row * 3 + k], static_cast<double>(std::sin(angle)));
+    }
+  }
+  const AngleTable exact = tables::rotary_angles32(positions, 6, 10000.0, TablePrecision::float64);
+  EXPECT_EQ(exact.angles, tables::rotary_angles64(positions, 6, 10000.0, TablePrecision::float64).angles);
+}
+
+// Qwen-Image scales last: scale (t f), which rounds differently from (scale t) f.
+TEST(Sinusoid, ScaledLastStaysWithinTheBoundOfOneFrequencyUnit) {
+  RecordedTable recorded("sinusoid_256_x1000");
+  const Doubles timesteps = numbers(recorded.spec().at("timesteps"));
+  const AngleTable narrow = tables::sinusoid(timesteps, 256, TablePrecision::float32, 1000.0);
+  const SinusoidDifference difference = sinusoid_difference(narrow, recorded.values("fp32.0"));
+  EXPECT_LE(difference.worst_share, 1.0);
+  EXPECT_LE(difference.above_1e6, 15);
+  const AngleTable exact = tables::sinusoid(timesteps, 256, TablePrecision::float64, 1000.0);
+  EXPECT_LE(max_difference(cosine_then_sine(exact), recorded.values("exact.0")), 3e-12);
+}
+
 TEST(AngleTable, StandsOnADeviceWithEachValueRepeated) {
   HostDevice device;
   const AngleTable table = flux_row({1, 2, 3}, TablePrecision::float64);
@@ -191,6 +219,8 @@ TEST(AngleTable, RefusesWidthsAndPartsThatCannotBe) {
             thrown(ErrorKind::config_error, "a sinusoid of width 3; it must be even and positive"));
   EXPECT_EQ(thrown_by([] { tables::rotary_angles64(Doubles{1}, 0, 1e4, TablePrecision::float32); }),
             thrown(ErrorKind::config_error, "rotary tables of width 0; it must be even and positive"));
+  EXPECT_EQ(thrown_by([] { tables::rotary_angles32(Doubles{1}, 5, 1e4, TablePrecision::float32); }),
+            thrown(ErrorKind::config_error, "rotary tables of width 5; it must be even and positive"));
   EXPECT_EQ(thrown_by([] { tables::side_by_side({}); }), thrown(ErrorKind::shape_error, "no tables to join"));
   const std::vector<AngleTable> parts{tables::sinusoid(Doubles{1}, 2, TablePrecision::float32),
                                       tables::sinusoid(Doubles{1, 2}, 2, TablePrecision::float32)};

@@ -207,7 +207,7 @@ TEST(PreparedArguments, RefuseElementTypesThatDoNotFitTheKind) {
   };
   EXPECT_THAT(refusal("hidden_states", kInt64),
               HasSubstr("argument 'hidden_states' is int64 [2, 3]; a floating type is expected"));
-  EXPECT_THAT(refusal("encoder_hidden_states_mask", kInt64), HasSubstr("bool or a floating type is expected"));
+  EXPECT_EQ(refusal("encoder_hidden_states_mask", kInt64), "accepted");
   EXPECT_THAT(refusal("timestep", kBool), HasSubstr("argument 'timestep' is bool [2, 3]; a number is expected"));
   EXPECT_EQ(refusal("encoder_hidden_states_mask", kBool), "accepted");
 }

@@ -26,6 +26,27 @@ TEST(Flux2Sweep, VerifiesWhatIsLegalAndRefusesTheRest) {
   EXPECT_EQ(sweep("flux2", kFloat32OnCpu), (SweepCounts{34, 26}));
 }
 
+const test::StreamNames kQwenImageStreams{
+    .text = {"argument 'encoder_hidden_states'", "output 1 of module 'pos_embed'"},
+    .image = {"argument 'hidden_states'", "output 0 of module 'pos_embed'", "argument 'controlnet_block_samples"}};
+
+TEST(QwenImageSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("qwenimage", {}, kQwenImageStreams), (SweepCounts{88, 32}));
+  EXPECT_EQ(sweep(golden("qwenimage/zero_cond_t"), {}, kQwenImageStreams), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep("qwenimage", kFloat32OnCpu, kQwenImageStreams), (SweepCounts{88, 32}));
+}
+
+TEST(ShippedPlan, OfQwenImageDoesNotCoverControlNetResiduals) {
+  Subject subject = Subject::open("qwenimage", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan shipped = *subject.model().plans(subject.config()).shipped_cp;
+  EXPECT_EQ(verifier.verify("even_masked", {.ring_degree = 2}, shipped).verdict, Verdict::rounding_equivalent);
+  const VerificationResult result = verifier.verify("controlnet", {.ulysses_degree = 2}, shipped);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason,
+              HasSubstr("argument 'controlnet_block_samples.0' of module '' (QwenImageTransformer2DModel) is float64"));
+}
+
 // A model with one of its cases changed.
 ModelType with_changed_case(ModelType model, const std::function<void(Arguments&)>& change) {
   const auto cases = model.hostile_cases;

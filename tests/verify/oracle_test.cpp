@@ -67,6 +67,14 @@ TEST(Oracle, ComparesTheWholeTraceWhereThereIsOne) {
   EXPECT_THAT(trace.note, HasSubstr("136 of 136 entries compared"));
 }
 
+// Its rotary tables are recorded as complex numbers.
+TEST(Oracle, ComparesComplexTablesOfATrace) {
+  Subject subject = Subject::open((kGoldens / "qwenimage/zero_cond_t").string(), 0);
+  const OracleResult trace = run_oracle(subject, "base").back();
+  EXPECT_TRUE(trace.agrees) << trace.first_module;
+  EXPECT_THAT(trace.note, HasSubstr("85 of 85 entries compared"));
+}
+
 TEST(Oracle, NeedsAnExportDirectory) {
   Subject subject = Subject::open("flux", 0);
   const auto error = test::thrown_by([&] { run_oracle(subject, "even"); });

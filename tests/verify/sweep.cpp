@@ -17,11 +17,11 @@ AttentionConfiguration described(AttentionConfiguration description, std::int64_
   return description;
 }
 
-std::string words_in_models(const LegalityRule& rule) {
-  const std::string words(rule.words);
-  if (words.starts_with("stream 0")) return "argument 'encoder_hidden_states'";
-  if (words.starts_with("stream 1")) return "argument 'hidden_states'";
-  return words;
+bool is_named(const LegalityRule& rule, const std::string& reason, const StreamNames& names) {
+  const auto has = [&](const std::string& words) { return reason.find(words) != std::string::npos; };
+  if (rule.words.starts_with("stream 0")) return std::any_of(names.text.begin(), names.text.end(), has);
+  if (rule.words.starts_with("stream 1")) return std::any_of(names.image.begin(), names.image.end(), has);
+  return has(std::string(rule.words));
 }
 
 }  // namespace
@@ -35,7 +35,8 @@ AttentionConfiguration joint_attention_of(const ModelCase& model_case) {
   return description;
 }
 
-SweepCounts sweep(const std::string& source, const VerifierOptions& options, const DescribeCase& describe) {
+SweepCounts sweep(const std::string& source, const VerifierOptions& options, const StreamNames& names,
+                  const DescribeCase& describe) {
   Subject subject = Subject::open(source, 3);
   Verifier verifier(subject, options);
   const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
@@ -53,10 +54,9 @@ SweepCounts sweep(const std::string& source, const VerifierOptions& options, con
         continue;
       }
       EXPECT_EQ(result.verdict, Verdict::refused) << where;
-      const bool is_named = std::any_of(broken.begin(), broken.end(), [&](const LegalityRule* rule) {
-        return result.reason.find(words_in_models(*rule)) != std::string::npos;
-      });
-      EXPECT_TRUE(is_named) << where;
+      EXPECT_TRUE(std::any_of(broken.begin(), broken.end(), [&](const LegalityRule* rule) {
+        return is_named(*rule, result.reason, names);
+      })) << where;
       ++counts.refused;
     }
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "tests/support/legal_configurations.h"
 #include "verify/verifier.h"
@@ -25,9 +26,14 @@ using DescribeCase = std::function<AttentionConfiguration(const ModelCase&)>;
 // Joint attention over [text, image]: encoder_hidden_states and hidden_states, with a key mask if one is given.
 AttentionConfiguration joint_attention_of(const ModelCase& model_case);
 
-// With the model's default plan. The rules speak of streams 0 (text) and 1 (image); models name the arguments that
-// carry them.
-SweepCounts sweep(const std::string& source, const VerifierOptions& options,
+// The rules speak of streams 0 (text) and 1 (image). Where a model's plan divides them, and how messages name that.
+struct StreamNames {
+  std::vector<std::string> text = {"argument 'encoder_hidden_states'"};
+  std::vector<std::string> image = {"argument 'hidden_states'"};
+};
+
+// With the model's default plan.
+SweepCounts sweep(const std::string& source, const VerifierOptions& options, const StreamNames& names = {},
                   const DescribeCase& describe = joint_attention_of);
 
 }  // namespace shardproof::test
