@@ -49,9 +49,17 @@ bool rotates(const ContextParallelConfig& config) { return effective_ring_degree
 
 bool is_file_plan(const Options& options) { return options.plan != "default" && options.plan != "shipped"; }
 
+PlanFile read_plan(const std::string& path) {
+  try {
+    return read_plan_file(path);
+  } catch (const Error& error) {
+    fail(error.kind(), "--plan (expected shipped, default or a plan file): {}", error.what());
+  }
+}
+
 RequestedPlan plan_of_file(const Options& options, const Subject& subject) {
   const std::string shown = printable(options.plan);
-  PlanFile file = read_plan_file(options.plan);
+  PlanFile file = read_plan(options.plan);
   SHARDPROOF_CHECK(file.model == subject.model().class_name, usage_error,
                    "--plan {}: it is a plan of '{}'; expected a plan of {}", shown, printable(file.model),
                    subject.model().class_name);

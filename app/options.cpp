@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <map>
+#include <span>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -48,7 +51,8 @@ Mesh mesh_from(const std::string& option, const std::string& text) {
   try {
     return Mesh::parse(text);
   } catch (const Error& error) {
-    fail(ErrorKind::usage_error, "{}: {}", option, printable(error.what(), 1000));
+    fail(ErrorKind::usage_error, "{}: '{}' is not possible, expected NAME=SIZE,..: {}", option, printable(text),
+         printable(error.what(), 1000));
   }
 }
 
@@ -62,42 +66,127 @@ class Subcommand {
     app_ = program.add_subcommand(std::string(command_name(command)), description);
   }
 
-  void sources(const std::string& name, const std::string& description, int min, int max) {
-    app_->add_option(name, sources_, description)->required()->expected(min, max);
+  void sources(const std::string& name, const std::string& description, std::size_t most) {
+    const auto most_words = static_cast<int>(std::min<std::size_t>(most, CLI::detail::expected_max_vector_size));
+    app_->add_option(name, sources_, description)->required()->expected(1, most_words);
+    source_name_ = name;
+    source_description_ = description;
+    most_sources_ = most;
   }
-  void value(const std::string& name, const std::string& placeholder, const std::string& description, Reader reader) {
+  void value(const std::string& name, OptionKind kind, const std::string& placeholder, const std::string& description,
+             Reader reader) {
     CLI::Option* const option =
         app_->add_option_function<std::string>(name, [](const std::string&) {}, description)->type_name(placeholder);
-    // The parser takes the next word whatever it is.
-    readers_.emplace_back(
-        option, [placeholder, reader = std::move(reader)](const std::string& option_name, const std::string& text) {
-          SHARDPROOF_CHECK(!text.starts_with("--"), usage_error,
-                           "{}: its value is missing before '{}'; expected {} (a file of that name is ./{})",
-                           option_name, printable(text), placeholder, printable(text));
-          reader(option_name, text);
-        });
+    entries_.push_back({option, {command_, name, placeholder, description, kind}, std::move(reader)});
   }
   void flag(const std::string& name, const std::string& description, std::function<void()> set) {
     CLI::Option* const option = app_->add_flag(name, description)->disable_flag_override();
-    readers_.emplace_back(option, [set = std::move(set)](const std::string&, const std::string&) { set(); });
+    entries_.push_back({option,
+                        {command_, name, "", description, OptionKind::flag},
+                        [set = std::move(set)](const std::string&, const std::string&) { set(); }});
+  }
+
+  bool is_named(std::string_view name) const { return command_name(command_) == name; }
+  // What stands behind the subcommand. The parser's own words would not name the value or what is expected.
+  void check(std::span<const char* const> words) const {
+    WordsGiven given;
+    bool only_sources = false;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string_view word = words[i];
+      if (only_sources || !word.starts_with('-') || word == "-") {
+        given.sources.emplace_back(word);
+      } else if (word == "--") {
+        only_sources = true;
+      } else if (word == "--help" || word == "-h") {
+        return;
+      } else {
+        check_option(words, i, given);
+      }
+    }
+    check_sources(given.sources);
   }
   bool parsed() const { return app_->parsed(); }
   void read(Options& options) const {
     options.command = command_;
     options.sources = sources_;
-    for (const auto& [option, reader] : readers_) {
-      if (option->count() == 0) continue;
-      SHARDPROOF_CHECK(option->count() == 1, usage_error, "{}: given {} times; expected once", option->get_name(),
-                       option->count());
-      reader(option->get_name(), option->results().front());
+    for (const Entry& entry : entries_) {
+      if (entry.option->count() > 0) entry.reader(entry.declared.name, entry.option->results().front());
     }
+  }
+  void append_declared(std::vector<DeclaredOption>& declared) const {
+    for (const Entry& entry : entries_) declared.push_back(entry.declared);
+  }
+
+ private:
+  struct Entry {
+    CLI::Option* option = nullptr;
+    DeclaredOption declared;
+    Reader reader;
+  };
+  struct WordsGiven {
+    std::vector<std::string> sources;
+    std::map<std::string, std::string> options;  // their values by their names
+  };
+
+  // The option at words[i]; moves i to the last word that belongs to it.
+  void check_option(std::span<const char* const> words, std::size_t& i, WordsGiven& given) const {
+    const std::string word = words[i];
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& known) { return known.declared.name == name; });
+    SHARDPROOF_CHECK(entry != entries_.end(), usage_error, "'{}' is no option of {}; shardproof {} --help lists them",
+                     printable(name), command_name(command_), command_name(command_));
+    const bool is_flag = entry->declared.kind == OptionKind::flag;
+    SHARDPROOF_CHECK(!is_flag || equals == std::string::npos, usage_error,
+                     "{}: it takes no value, but '{}' was given; expected {} alone", name,
+                     printable(word.substr(std::min(equals, word.size() - 1) + 1)), name);
+    std::string value;
+    if (!is_flag && equals != std::string::npos) {
+      value = word.substr(equals + 1);
+      SHARDPROOF_CHECK(!value.empty(), usage_error, "{}: its value is missing behind '='; expected {}", name,
+                       expectation(entry->declared));
+    } else if (!is_flag) {
+      value = value_behind(words, i, entry->declared);
+      ++i;
+    }
+    const auto [first, is_new] = given.options.try_emplace(name, value);
+    SHARDPROOF_CHECK(is_new || !is_flag, usage_error, "{}: given twice; expected once", name);
+    SHARDPROOF_CHECK(is_new, usage_error, "{}: given twice, with '{}' and with '{}'; expected once", name,
+                     printable(first->second), printable(value));
+  }
+
+  static std::string expectation(const DeclaredOption& option) {
+    return fmt::format("{}, {}", option.placeholder, option.description);
+  }
+
+  // The parser would take the next word whatever it is.
+  static std::string value_behind(std::span<const char* const> words, std::size_t i, const DeclaredOption& option) {
+    SHARDPROOF_CHECK(i + 1 < words.size(), usage_error, "{}: its value is missing at the end of the line; expected {}",
+                     option.name, expectation(option));
+    const std::string value = words[i + 1];
+    SHARDPROOF_CHECK(!value.starts_with("--"), usage_error,
+                     "{}: its value is missing before '{}'; expected {} (a file of that name is ./{})", option.name,
+                     printable(value), expectation(option), printable(value));
+    return value;
+  }
+
+  void check_sources(const std::vector<std::string>& sources) const {
+    SHARDPROOF_CHECK(!sources.empty(), usage_error, "{}: {} is missing; expected {}", command_name(command_),
+                     source_name_, source_description_);
+    SHARDPROOF_CHECK(sources.size() <= most_sources_, usage_error,
+                     "{}: '{}' is one {} too many behind '{}'; expected {}", command_name(command_),
+                     printable(sources.back()), source_name_, printable(sources.front()), source_description_);
   }
 
  private:
   Command command_;
   CLI::App* app_ = nullptr;
   std::vector<std::string> sources_;
-  std::vector<std::pair<CLI::Option*, Reader>> readers_;
+  std::string source_name_;
+  std::string source_description_;
+  std::size_t most_sources_ = 1;
+  std::vector<Entry> entries_;
 };
 
 Reader integer_into(std::optional<int>& target, int max) {
@@ -113,18 +202,19 @@ Reader seed_into(std::uint64_t& target) {
 }
 
 void add_json(Subcommand& command, Options& options) {
-  command.value("--json", "FILE", "also write the result as JSON",
+  command.value("--json", OptionKind::output_file, "FILE", "also write the result as JSON",
                 [&](const std::string&, const std::string& text) { options.json = text; });
 }
 
 void add_configuration(Subcommand& command, Options& options) {
-  command.value("--ring-degree", "R", "ranks of the ring", integer_into(options.ring_degree, kMaxSimulatedRanks));
-  command.value("--ulysses-degree", "U", "ranks that exchange heads for tokens",
+  command.value("--ring-degree", OptionKind::integer, "R", "ranks of the ring",
+                integer_into(options.ring_degree, kMaxSimulatedRanks));
+  command.value("--ulysses-degree", OptionKind::integer, "U", "ranks that exchange heads for tokens",
                 integer_into(options.ulysses_degree, kMaxSimulatedRanks));
   command.flag("--ulysses-anything", "Ulysses for lengths and heads that do not divide",
                [&] { options.ulysses_anything = true; });
   command.flag("--ring-anything", "Ring for lengths that do not divide", [&] { options.ring_anything = true; });
-  command.value("--rotate-method", "allgather|alltoall",
+  command.value("--rotate-method", OptionKind::choice, "allgather|alltoall",
                 "how a ring moves its chunks (default allgather; both if no configuration is named)",
                 [&](const std::string& option, const std::string& text) {
                   options.rotate_method =
@@ -132,9 +222,11 @@ void add_configuration(Subcommand& command, Options& options) {
                 });
   command.flag("--no-convert-to-fp32", "merge partial results in the type of the queries",
                [&] { options.convert_to_fp32 = false; });
-  command.value("--tp-degree", "T", "tensor parallelism: above 1 it is refused, it is not offered yet",
+  command.value("--tp-degree", OptionKind::integer, "T",
+                "tensor parallelism: above 1 it is refused, it is not offered yet",
                 integer_into(options.tp_degree, kMaxSimulatedRanks));
-  command.value("--mesh", "NAME=SIZE,...", "a mesh with dimensions ring and ulysses; others are replicas",
+  command.value("--mesh", OptionKind::mesh, "NAME=SIZE,...",
+                "a mesh with dimensions ring and ulysses; others are replicas",
                 [&](const std::string& option, const std::string& text) { options.mesh = mesh_from(option, text); });
 }
 
@@ -161,42 +253,44 @@ DeviceChoice device_for(DeviceWish wish, DType dtype) {
 }
 
 void add_run(Subcommand& command, Options& options, DeviceWish& device) {
-  command.value("--plan", "shipped|default|FILE", "the plan: as diffusers ships it, corrected (default), or a file",
+  command.value("--plan", OptionKind::plan, "shipped|default|FILE",
+                "the plan: as diffusers ships it, corrected (default), or a file",
                 [&](const std::string&, const std::string& text) { options.plan = text; });
-  command.value("--case", "NAME", "one case (default: all)",
+  command.value("--case", OptionKind::case_name, "NAME", "one case (default: all)",
                 [&](const std::string&, const std::string& text) { options.case_name = text; });
-  command.value("--dtype", "TYPE", "float64 (default), float32, bfloat16 or float16",
+  command.value("--dtype", OptionKind::choice, "TYPE", "float64 (default), float32, bfloat16 or float16",
                 [&](const std::string& option, const std::string& text) {
                   options.dtype = choice_from<DType>(
                       option, text,
                       {{"float64", kFloat64}, {"float32", kFloat32}, {"bfloat16", kBFloat16}, {"float16", kFloat16}});
                 });
-  command.value("--tier", "exact|rounding|all", "what to verify (default: all that this build has: rounding)",
-                check_tier);
-  command.value("--device", "reference|cpu|torch",
+  command.value("--tier", OptionKind::choice, "exact|rounding|all",
+                "what to verify (default: all that this build has: rounding)", check_tier);
+  command.value("--device", OptionKind::choice, "reference|cpu|torch",
                 "what computes (default: reference for float64, cpu otherwise; torch is not built)",
                 [&](const std::string& option, const std::string& text) {
                   device = choice_from<DeviceWish>(
                       option, text,
                       {{"reference", DeviceWish::reference}, {"cpu", DeviceWish::cpu}, {"torch", DeviceWish::torch}});
                 });
-  command.value("--gather", "ragged|padded", "form of uneven gathers (default: both, which must give the same bits)",
+  command.value("--gather", OptionKind::choice, "ragged|padded",
+                "form of uneven gathers (default: both, which must give the same bits)",
                 [&](const std::string& option, const std::string& text) {
                   options.gather = choice_from<GatherChoice>(
                       option, text, {{"ragged", GatherChoice::ragged}, {"padded", GatherChoice::padded}});
                 });
-  command.value("--seed", "N", "of drawn weights and inputs, and of replicas' inputs (default 0)",
+  command.value("--seed", OptionKind::integer, "N", "of drawn weights and inputs, and of replicas' inputs (default 0)",
                 seed_into(options.seed));
-  command.value("--schedule-seed", "N", "of the order in which messages arrive (default 0)",
+  command.value("--schedule-seed", OptionKind::integer, "N", "of the order in which messages arrive (default 0)",
                 seed_into(options.schedule_seed));
-  command.value("--workers", "N", "threads that run simulated ranks, 1 to 256 (default 1)",
+  command.value("--workers", OptionKind::integer, "N", "threads that run simulated ranks, 1 to 256 (default 1)",
                 [&](const std::string& option, const std::string& text) {
                   options.workers = static_cast<int>(integer_from(option, text, 1, kMaxSimulationWorkers));
                 });
 }
 
 void add_backend(Subcommand& command, Options& options) {
-  command.value("--backend", "mpi", "what carries the ranks: processes of mpirun",
+  command.value("--backend", OptionKind::choice, "mpi", "what carries the ranks: processes of mpirun",
                 [&](const std::string& option, const std::string& text) {
                   SHARDPROOF_CHECK(text != "nccl" && text != "cuda-threads", usage_error,
                                    "{}: '{}' is not part of this build; expected mpi", option, text);
@@ -215,18 +309,23 @@ void check_subcommand(int count, const char* const* words) {
                    printable(first), kSubcommands);
 }
 
-// An unknown option with a value would else be reported as one source too many.
-void check_option_names(CLI::App& program, int count, const char* const* words) {
-  if (words[1][0] == '-') return;
-  CLI::App* const command = program.get_subcommand(words[1]);
-  for (int i = 2; i < count; ++i) {
-    const std::string word = words[i];
-    if (word == "--") return;
-    if (!word.starts_with("--")) continue;
-    const std::string name = word.substr(0, word.find('='));
-    SHARDPROOF_CHECK(command->get_option_no_throw(name) != nullptr, usage_error,
-                     "'{}' is no option of {}; shardproof {} --help lists them", printable(name), words[1], words[1]);
+// Options are read into the last two. A deque, since the parser keeps pointers into the elements.
+std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, DeviceWish& device) {
+  std::deque<Subcommand> commands;
+  commands.emplace_back(program, Command::oracle, "our dense model against outputs exported from diffusers")
+      .sources("EXPORT_DIR", "folders with config.json, weights and cases", std::numeric_limits<std::size_t>::max());
+  add_json(commands.back(), options);
+  commands.emplace_back(program, Command::verify, "every simulated rank against the dense run");
+  commands.emplace_back(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
+  commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun");
+  add_backend(commands.back(), options);
+  for (std::size_t i = 1; i < commands.size(); ++i) {
+    commands[i].sources("SOURCE", "one export directory, or a model's name (drawn weights and inputs)", 1);
+    add_configuration(commands[i], options);
+    add_run(commands[i], options, device);
+    add_json(commands[i], options);
   }
+  return commands;
 }
 
 constexpr const char* kFooter =
@@ -246,6 +345,15 @@ std::string_view command_name(Command command) {
   return "?";
 }
 
+std::vector<DeclaredOption> declared_options() {
+  CLI::App program;
+  Options options;
+  DeviceWish device = DeviceWish::by_dtype;
+  std::vector<DeclaredOption> declared;
+  for (const Subcommand& command : subcommands_of(program, options, device)) command.append_declared(declared);
+  return declared;
+}
+
 CommandLine parse_command_line(int count, const char* const* words) {
   CLI::App program("Verifies that a diffusion transformer computes the same on many ranks as on one.", "shardproof");
   program.require_subcommand(1);
@@ -254,22 +362,12 @@ CommandLine parse_command_line(int count, const char* const* words) {
 
   Options options;
   DeviceWish device = DeviceWish::by_dtype;
-  Subcommand oracle(program, Command::oracle, "our dense model against outputs exported from diffusers");
-  oracle.sources("EXPORT_DIR", "folders with config.json, weights and cases", 1, CLI::detail::expected_max_vector_size);
-  add_json(oracle, options);
-  Subcommand verify(program, Command::verify, "every simulated rank against the dense run");
-  Subcommand plan(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
-  Subcommand run(program, Command::run, "the same on real ranks: start it with mpirun");
-  add_backend(run, options);
-  for (Subcommand* command : {&verify, &plan, &run}) {
-    command->sources("SOURCE", "an export directory, or a model's name (drawn weights and inputs)", 1, 1);
-    add_configuration(*command, options);
-    add_run(*command, options, device);
-    add_json(*command, options);
-  }
-
+  const std::deque<Subcommand> commands = subcommands_of(program, options, device);
   check_subcommand(count, words);
-  check_option_names(program, count, words);
+  const std::span all_words(words, static_cast<std::size_t>(count));
+  for (const Subcommand& command : commands) {
+    if (command.is_named(words[1])) command.check(all_words.subspan(2));
+  }
   try {
     program.parse(count, words);
   } catch (const CLI::CallForHelp&) {
@@ -282,8 +380,8 @@ CommandLine parse_command_line(int count, const char* const* words) {
         usage_error, "a subcommand is missing; expected {}", kSubcommands);
     fail(ErrorKind::usage_error, "{}", printable(error.what(), 1000));
   }
-  for (const Subcommand* command : {&oracle, &verify, &plan, &run}) {
-    if (command->parsed()) command->read(options);
+  for (const Subcommand& command : commands) {
+    if (command.parsed()) command.read(options);
   }
   options.device = device_for(device, options.dtype);
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,

@@ -49,6 +49,20 @@ struct CommandLine {
   std::string text;
 };
 
+// What an option takes; a test feeds every option what its kind must refuse.
+enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file };
+
+struct DeclaredOption {
+  Command command = Command::verify;
+  std::string name;         // "--seed"
+  std::string placeholder;  // of its value, as --help shows it; empty for a flag
+  std::string description;
+  OptionKind kind = OptionKind::flag;
+};
+
+// Every option of every subcommand but --help.
+std::vector<DeclaredOption> declared_options();
+
 // usage_error naming the option, its value and what is expected.
 CommandLine parse_command_line(int count, const char* const* words);
 

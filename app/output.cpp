@@ -53,7 +53,22 @@ bool standard_output_takes_colour() {
   return !is_refused && !is_dumb && ::isatty(STDOUT_FILENO) != 0;
 }
 
-JsonTarget::JsonTarget(const std::filesystem::path& path) : path_(path), open_(std::make_unique<AtomicFile>(path)) {
+namespace {
+
+// Says which option asked for the file.
+template <class Action>
+auto of_json_option(const Action& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    fail(error.kind(), "--json (expected a file that can be written): {}", error.what());
+  }
+}
+
+}  // namespace
+
+JsonTarget::JsonTarget(const std::filesystem::path& path)
+    : path_(path), open_(of_json_option([&] { return std::make_unique<AtomicFile>(path); })) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const bool is_device = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
@@ -62,9 +77,11 @@ JsonTarget::JsonTarget(const std::filesystem::path& path) : path_(path), open_(s
 }
 
 void JsonTarget::write(std::string_view text) {
-  if (!open_) open_ = std::make_unique<AtomicFile>(path_);
-  open_->write(text);
-  open_->commit();
+  of_json_option([&] {
+    if (!open_) open_ = std::make_unique<AtomicFile>(path_);
+    open_->write(text);
+    open_->commit();
+  });
   open_.reset();
 }
 

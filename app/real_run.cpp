@@ -39,6 +39,7 @@ class RealRun {
         verifier_(request_.subject, verifier_options(options)) {
     SHARDPROOF_CHECK(request_.configurations.is_named, usage_error,
                      "run: no configuration was named; expected --ring-degree, --ulysses-degree or --mesh");
+    throw_problems(validate(config()));
     const Mesh mesh = effective_mesh(config());
     SHARDPROOF_CHECK(request_.configurations.list.front().tp_degree == 1, usage_error, "--tp-degree: {}",
                      kNoTensorParallelism);

@@ -8,11 +8,14 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace shardproof {
 namespace {
 
 constexpr std::string_view kConfigName = "config.json";
+
+std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
 
 // Files that belong to weights or tools and describe no case.
 bool is_case_description(const std::filesystem::path& path) {
@@ -55,7 +58,7 @@ class InputTensors {
   }
   void check_nothing_left() const {
     SHARDPROOF_CHECK(left_.empty(), file_error, "{}: tensor '{}' belongs to no argument of the case",
-                     file_.path().string(), left_.empty() ? "" : *left_.begin());
+                     shown(file_.path()), left_.empty() ? "" : printable(*left_.begin()));
   }
 
  private:
@@ -72,8 +75,8 @@ TraceEntry trace_entry_from(const SafetensorsFile& file, const std::string& key)
   const char* end = key.data() + key.size();
   const auto parsed = has_parts ? std::from_chars(key.data() + hash + 1, end, entry.output) : std::from_chars_result{};
   SHARDPROOF_CHECK(has_parts && parsed.ec == std::errc{} && parsed.ptr == end && entry.output >= 0, file_error,
-                   "{}: trace key '{}' is not of the form NNNN:<module path>#<output index>", file.path().string(),
-                   key);
+                   "{}: trace key '{}' is not of the form NNNN:<module path>#<output index>", shown(file.path()),
+                   printable(key));
   entry.module = key.substr(colon + 1, hash - colon - 1);
   return entry;
 }
@@ -92,7 +95,7 @@ const ModelType& model_named_by(const Json& name) {
 ExportDirectory::ExportDirectory(const std::filesystem::path& folder) : folder_(folder) {
   std::error_code status;
   SHARDPROOF_CHECK(std::filesystem::is_directory(folder, status), file_error,
-                   "{}: not a folder; an export directory is expected", folder.string());
+                   "{}: not a folder; an export directory is expected", shown(folder));
   config_ = read_json_file(folder / kConfigName);
   model_ = &model_named_by(config_.at("_class_name"));
   weights_ = std::make_unique<WeightFiles>(folder);
@@ -100,10 +103,10 @@ ExportDirectory::ExportDirectory(const std::filesystem::path& folder) : folder_(
   for (; !status && entries != std::filesystem::directory_iterator(); entries.increment(status)) {
     if (is_case_description(entries->path())) case_names_.push_back(entries->path().stem().string());
   }
-  SHARDPROOF_CHECK(!status, file_error, "{}: the folder cannot be read: {}", folder.string(), status.message());
+  SHARDPROOF_CHECK(!status, file_error, "{}: the folder cannot be read: {}", shown(folder), status.message());
   std::sort(case_names_.begin(), case_names_.end());
   SHARDPROOF_CHECK(!case_names_.empty(), file_error,
-                   "{}: no case found; NAME.json with NAME.inputs.safetensors is expected", folder.string());
+                   "{}: no case found; NAME.json with NAME.inputs.safetensors is expected", shown(folder));
 }
 
 const SafetensorsFile* ExportDirectory::optional_file(std::string_view case_name, std::string_view suffix) const {
@@ -122,7 +125,8 @@ const SafetensorsFile* ExportDirectory::optional_file(std::string_view case_name
 
 ModelCase ExportDirectory::load_case(std::string_view name, Device& host) const {
   SHARDPROOF_CHECK(std::find(case_names_.begin(), case_names_.end(), name) != case_names_.end(), usage_error,
-                   "{}: no case is named '{}'; known: {}", folder_.string(), name, fmt::join(case_names_, ", "));
+                   "{}: no case is named '{}'; known: {}", shown(folder_), printable(name),
+                   printable(fmt::format("{}", fmt::join(case_names_, ", ")), 1000));
   const Json description = read_json_file(folder_ / fmt::format("{}.json", name));
   const SafetensorsFile inputs_file(folder_ / fmt::format("{}.inputs.safetensors", name));
   InputTensors inputs(inputs_file, host);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/ops.h"
 #include "core/random.h"
 
@@ -69,9 +70,10 @@ ModelState load_state(Module& declared, const WeightFiles& files, const ModelCon
     state.tensors.back() = std::make_shared<const Tensor>(std::move(tensor));
   });
   for (const std::string& name : files.names()) {
-    if (!known.contains(name)) problems.add(fmt::format("'{}' is not a parameter of {}", name, declared.class_name()));
+    if (!known.contains(name))
+      problems.add(fmt::format("'{}' is not a parameter of {}", printable(name), declared.class_name()));
   }
-  problems.throw_if_any(files.folder().string());
+  problems.throw_if_any(printable(files.folder().native(), 1000));
   return state;
 }
 

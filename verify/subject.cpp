@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "reference/eigen_device.h"
 #include "sim/cpu_device.h"
 
@@ -37,8 +38,8 @@ Subject Subject::open(const std::string& source, std::uint64_t seed) {
     return subject;
   }
   SHARDPROOF_CHECK(is_model_name(source), usage_error,
-                   "'{}' is neither an export directory (no such folder) nor a model's name; models: {}", source,
-                   model_names());
+                   "'{}' is neither an export directory (no such folder) nor a model's name; models: {}",
+                   printable(source, 1000), model_names());
   return of_model(find_model_type(source), seed);
 }
 

@@ -97,59 +97,20 @@ INSTANTIATE_TEST_SUITE_P(, ChoiceOptions,
                                          ChoiceOption{"--gather", "ragged, padded"}),
                          [](const auto& parameter) { return name_of(parameter.param.name); });
 
-class ValueOptions : public testing::TestWithParam<const char*> {};
-
-TEST_P(ValueOptions, NeedAValue) {
-  const ProgramRun run = run_program({"verify", "flux", GetParam()});
-  EXPECT_EQ(run.status, 2);
-  EXPECT_EQ(run.output, "");
-  EXPECT_THAT(run.error, StartsWith(fmt::format("shardproof: {}: 1 required ", GetParam())));
-  // The name of another option is no value.
-  const ProgramRun next = run_program({"verify", "flux", GetParam(), "--ring-anything"});
-  EXPECT_EQ(next.status, 2);
-  EXPECT_THAT(next.error, StartsWith(fmt::format("shardproof: {}: its value is missing before '--ring-anything'; "
-                                                 "expected ",
-                                                 GetParam())));
-}
-
-TEST_P(ValueOptions, AreGivenOnce) {
-  expect_usage_error({"verify", "flux", GetParam(), "1", GetParam(), "1"},
-                     fmt::format("{}: At Most 1 required but received 2", GetParam()));
-}
-
-INSTANTIATE_TEST_SUITE_P(, ValueOptions,
-                         testing::Values("--ring-degree", "--ulysses-degree", "--rotate-method", "--tp-degree",
-                                         "--mesh", "--plan", "--case", "--dtype", "--tier", "--device", "--gather",
-                                         "--seed", "--schedule-seed", "--workers", "--json"),
-                         [](const auto& parameter) { return name_of(parameter.param); });
-
-class Flags : public testing::TestWithParam<const char*> {};
-
-TEST_P(Flags, TakeNoValueAndAreGivenOnce) {
-  expect_usage_error({"verify", "flux", GetParam(), GetParam()},
-                     fmt::format("{}: given 2 times; expected once", GetParam()));
-  const ProgramRun run = run_program({"verify", "flux", fmt::format("{}=no", GetParam())});
-  EXPECT_EQ(run.status, 2);
-  EXPECT_THAT(run.error, HasSubstr(std::string(GetParam()).substr(2)));
-}
-
-INSTANTIATE_TEST_SUITE_P(, Flags, testing::Values("--ulysses-anything", "--ring-anything", "--no-convert-to-fp32"),
-                         [](const auto& parameter) { return name_of(parameter.param); });
-
 TEST(CommandLineOptions, RefuseAMeshThatIsNone) {
-  const auto of_form = [](const char* mesh, const char* item) {
-    return fmt::format("--mesh: mesh '{}': '{}' is not of the form name=size, as in ring=2,ulysses=1", mesh, item);
+  const auto expect_refused = [](const char* mesh, const std::string& reason) {
+    expect_usage_error({"verify", "flux", "--mesh", mesh},
+                       fmt::format("--mesh: '{}' is not possible, expected NAME=SIZE,..: {}", mesh, reason));
   };
-  expect_usage_error({"verify", "flux", "--mesh", "ring"}, of_form("ring", "ring"));
-  expect_usage_error({"verify", "flux", "--mesh", "ring=2,"}, of_form("ring=2,", ""));
-  expect_usage_error({"verify", "flux", "--mesh", "ring=x"}, of_form("ring=x", "ring=x"));
-  expect_usage_error({"verify", "flux", "--mesh", "ring=99999999999"}, of_form("ring=99999999999", "ring=99999999999"));
-  expect_usage_error({"verify", "flux", "--mesh", "ring=-2,ulysses=1"},
-                     "--mesh: mesh dimension 'ring' has size -2; it must be at least 1");
-  expect_usage_error({"verify", "flux", "--mesh", "ring=2,ring=2"}, "--mesh: mesh dimension 'ring' is named twice");
-  expect_usage_error({"verify", "flux", "--mesh", "=2"}, "--mesh: a mesh dimension has no name");
-  expect_usage_error({"verify", "flux", "--mesh", "ring=1048576,ulysses=2"},
-                     "--mesh: a mesh of more than 1048576 ranks is not supported");
+  const auto of_form = [](const char* mesh, const char* item) {
+    return fmt::format("mesh '{}': '{}' is not of the form name=size, as in ring=2,ulysses=1", mesh, item);
+  };
+  for (const char* mesh : {"ring", "ring=x", "ring=99999999999"}) expect_refused(mesh, of_form(mesh, mesh));
+  expect_refused("ring=2,", of_form("ring=2,", ""));
+  expect_refused("ring=-2,ulysses=1", "mesh dimension 'ring' has size -2; it must be at least 1");
+  expect_refused("ring=2,ring=2", "mesh dimension 'ring' is named twice");
+  expect_refused("=2", "a mesh dimension has no name");
+  expect_refused("ring=1048576,ulysses=2", "a mesh of more than 1048576 ranks is not supported");
 }
 
 TEST(CommandLineOptions, RefuseMoreRanksThanCanBeSimulated) {
@@ -198,15 +159,20 @@ TEST(CommandLine, NeedsASubcommand) {
 }
 
 TEST(CommandLine, NeedsOneSource) {
-  expect_usage_error({"verify"}, "SOURCE is required");
-  expect_usage_error({"plan", "--seed", "1"}, "SOURCE is required");
-  expect_usage_error({"oracle"}, "EXPORT_DIR is required");
-  expect_usage_error({"verify", "flux", "probe"}, "SOURCE: At Most 1 required but received 2");
+  const std::string source = "expected one export directory, or a model's name (drawn weights and inputs)";
+  expect_usage_error({"verify"}, "verify: SOURCE is missing; " + source);
+  expect_usage_error({"plan", "--seed", "1"}, "plan: SOURCE is missing; " + source);
+  expect_usage_error({"run", "--"}, "run: SOURCE is missing; " + source);
+  expect_usage_error({"oracle"}, "oracle: EXPORT_DIR is missing; expected folders with config.json, weights and cases");
+  expect_usage_error({"verify", "flux", "probe"}, "verify: 'probe' is one SOURCE too many behind 'flux'; " + source);
+  expect_usage_error({"verify", "--", "flux", "--seed"},
+                     "verify: '--seed' is one SOURCE too many behind 'flux'; " + source);
 }
 
 TEST(CommandLine, RefusesUnknownOptions) {
   expect_usage_error({"verify", "flux", "--bogus"},
                      "'--bogus' is no option of verify; shardproof verify --help lists them");
+  expect_usage_error({"verify", "flux", "-x"}, "'-x' is no option of verify; shardproof verify --help lists them");
   expect_usage_error({"oracle", "x", "--seed=1"},
                      "'--seed' is no option of oracle; shardproof oracle --help lists them");
 }

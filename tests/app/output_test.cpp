@@ -102,7 +102,8 @@ TEST(JsonOption, RefusesTargetsThatCannotBeWrittenBeforeTheWork) {
     if (bad.message.empty()) {
       EXPECT_THAT(run.error, HasSubstr("File name too long"));
     } else {
-      EXPECT_EQ(run.error, "shardproof: " + fmt::format(fmt::runtime(bad.message), bad.path) + "\n");
+      EXPECT_EQ(run.error, "shardproof: --json (expected a file that can be written): " +
+                               fmt::format(fmt::runtime(bad.message), bad.path) + "\n");
     }
   }
   EXPECT_EQ(contents_of(folder / "file"), "kept");
@@ -114,7 +115,9 @@ TEST(JsonOption, ReportsAFullDevice) {
   const ProgramRun run = run_program(small_run({"--json", "/dev/full"}));
   EXPECT_EQ(run.status, 2);
   EXPECT_THAT(run.output, HasSubstr("Everything that was run is verified"));
-  EXPECT_EQ(run.error, "shardproof: cannot write '/dev/full': No space left on device\n");
+  EXPECT_EQ(
+      run.error,
+      "shardproof: --json (expected a file that can be written): cannot write '/dev/full': No space left on device\n");
   EXPECT_TRUE(test::has_full_device());
 }
 

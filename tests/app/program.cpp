@@ -14,47 +14,75 @@
 namespace shardproof::test {
 namespace {
 
-// Nothing but system calls between fork and exec.
-[[noreturn]] void become_program(char* const* words, StandardOutput output, std::size_t memory_bytes,
-                                 const char* output_file, const char* error_file) {
+// The arguments of execve and what else the child needs, prepared before fork.
+struct Preparation {
+  std::vector<char*> words;
+  std::vector<char*> environment;
+  std::string output_file;
+  std::string error_file;
+};
+
+void limit_to(int resource, std::size_t bytes) {
+  const rlimit limit{bytes, bytes};
+  if (bytes > 0 && ::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) ::_exit(126);
+}
+
+// The descriptor that becomes standard output; -1 if it is to be closed.
+int opened_output(const Preparation& prepared, StandardOutput output) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-  int target = -1;
   std::array<int, 2> pipe_ends{-1, -1};
   switch (output) {
-    case StandardOutput::captured: target = ::open(output_file, kFlags, 0600); break;
-    case StandardOutput::closed: break;
-    case StandardOutput::full_device: target = ::open("/dev/full", O_WRONLY); break;
+    case StandardOutput::captured: return ::open(prepared.output_file.c_str(), kFlags, 0600);
+    case StandardOutput::closed: return -1;
+    case StandardOutput::full_device: return ::open("/dev/full", O_WRONLY);
     case StandardOutput::broken_pipe:
       if (::pipe(pipe_ends.data()) != 0) ::_exit(126);
       ::close(pipe_ends[0]);
-      target = pipe_ends[1];
-      break;
+      return pipe_ends[1];
   }
-  const int error = ::open(error_file, kFlags, 0600);
+  return -1;
+}
+
+// Nothing but system calls between fork and exec.
+[[noreturn]] void become_program(const Preparation& prepared, const ProgramSurroundings& surroundings) {
+  const int target = opened_output(prepared, surroundings.output);
+  const int error = ::open(prepared.error_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (error < 0 || ::dup2(error, STDERR_FILENO) < 0) ::_exit(126);
-  if (output == StandardOutput::closed) {
+  if (surroundings.output == StandardOutput::closed) {
     ::close(STDOUT_FILENO);
   } else if (target < 0 || ::dup2(target, STDOUT_FILENO) < 0) {
     ::_exit(126);
   }
-  const rlimit limit{memory_bytes, memory_bytes};
-  if (memory_bytes > 0 && ::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(126);
-  ::execv(SHARDPROOF_PROGRAM, words);
+  if (!surroundings.has_standard_input) ::close(STDIN_FILENO);
+  if (!surroundings.has_standard_error) ::close(STDERR_FILENO);
+  // Only the standard descriptors are handed on, as a shell does it.
+  if (error > STDERR_FILENO) ::close(error);
+  if (target > STDERR_FILENO) ::close(target);
+  if (!surroundings.folder.empty() && ::chdir(surroundings.folder.c_str()) != 0) ::_exit(126);
+  limit_to(RLIMIT_AS, surroundings.memory_bytes);
+  limit_to(RLIMIT_FSIZE, surroundings.file_bytes);
+  ::execve(SHARDPROOF_PROGRAM, prepared.words.data(), prepared.environment.data());
   ::_exit(127);
 }
 
-ProgramRun run(const std::vector<std::string>& arguments, StandardOutput output, std::size_t memory_bytes) {
-  const TemporaryFolder folder;
-  const std::string output_file = folder / "output";
-  const std::string error_file = folder / "error";
-  std::vector<std::string> owned{SHARDPROOF_PROGRAM};
-  owned.insert(owned.end(), arguments.begin(), arguments.end());
-  std::vector<char*> words;
-  for (std::string& word : owned) words.push_back(word.data());
-  words.push_back(nullptr);
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
+}  // namespace
+
+ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings) {
+  const TemporaryFolder folder;
+  std::vector<std::string> words{SHARDPROOF_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> environment = surroundings.environment;  // the first of a name counts
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const Preparation prepared{pointers_to(words), pointers_to(environment), folder / "output", folder / "error"};
   const pid_t child = ::fork();
-  if (child == 0) become_program(words.data(), output, memory_bytes, output_file.c_str(), error_file.c_str());
+  if (child == 0) become_program(prepared, surroundings);
   ProgramRun result;
   int status = 0;
   if (child < 0 || ::waitpid(child, &status, 0) != child) {
@@ -62,19 +90,17 @@ ProgramRun run(const std::vector<std::string>& arguments, StandardOutput output,
     return result;
   }
   if (WIFEXITED(status)) result.status = WEXITSTATUS(status);
-  result.output = contents_of(output_file);
-  result.error = contents_of(error_file);
+  result.output = contents_of(prepared.output_file);
+  result.error = contents_of(prepared.error_file);
   return result;
 }
 
-}  // namespace
-
 ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output) {
-  return run(arguments, output, 0);
+  return run_program(arguments, ProgramSurroundings{.output = output});
 }
 
 ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::string>& arguments) {
-  return run(arguments, StandardOutput::captured, memory_bytes);
+  return run_program(arguments, ProgramSurroundings{.memory_bytes = memory_bytes});
 }
 
 std::string golden(std::string_view name) {

@@ -23,6 +23,18 @@ struct ProgramRun {
   std::string error;
 };
 
+// What the program finds when it starts, besides its arguments.
+struct ProgramSurroundings {
+  StandardOutput output = StandardOutput::captured;
+  bool has_standard_input = true;
+  bool has_standard_error = true;
+  std::size_t memory_bytes = 0;               // of address space; 0 for no limit, here and below
+  std::size_t file_bytes = 0;                 // of any file that it writes, as if the disk were full then
+  std::string folder = {};                    // to work in; the one of the test if empty
+  std::vector<std::string> environment = {};  // "NAME=value", added to that of the test
+};
+
+ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings);
 ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output = StandardOutput::captured);
 // With no more address space than this.
 ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::string>& arguments);
