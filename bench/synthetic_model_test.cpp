@@ -1,4 +1,5 @@
-// Made-up exports are exports: they load, run and are verified, and what cannot be made is refused in words.
+// Made-up exports are exports: they load, run and are verified, and what cannot be made is refused in words. Peaks of
+// memory are tested here too: a child that is known to touch much must show it.
 #include "bench/synthetic_model.h"
 
 #include <cmath>
