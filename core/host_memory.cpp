@@ -7,6 +7,7 @@
 
 #include "core/element_types.h"
 #include "core/error.h"
+#include "core/host_parallel.h"
 #include "core/strided_loop.h"
 
 namespace shardproof {
@@ -25,10 +26,26 @@ class PooledStorage final : public Storage {
 
 using CopyLoop = StridedLoop<2>;
 
+// Calls row(offsets) for all rows, on several threads where there are many.
+template <int kOperands, class Row>
+void for_rows_at_once(const StridedLoop<kOperands>& loop, const Row& row) {
+  for_ranges(loop.rows(), loop.inner_size(),
+             [&](std::int64_t first, std::int64_t last) { loop.for_rows(first, last, row); });
+}
+
 template <std::size_t kBytes>
 void copy_fixed_runs(const CopyLoop& loop, std::byte* dst, const std::byte* src, std::int64_t element) {
-  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+  for_rows_at_once(loop, [&](const CopyLoop::Offsets& offset) {
     std::memcpy(dst + offset[0] * element, src + offset[1] * element, kBytes);
+  });
+}
+
+// A single run, in pieces of 64 bytes.
+void copy_run(std::byte* dst, const std::byte* src, std::int64_t bytes) {
+  constexpr std::int64_t kLine = 64;
+  for_ranges((bytes + kLine - 1) / kLine, kLine / 4, [&](std::int64_t first, std::int64_t last) {
+    std::memcpy(dst + first * kLine, src + first * kLine,
+                static_cast<std::size_t>(std::min(bytes, last * kLine) - first * kLine));
   });
 }
 
@@ -46,7 +63,8 @@ void copy_runs(const CopyLoop& loop, std::byte* dst, const std::byte* src, std::
     case 64: return copy_fixed_runs<64>(loop, dst, src, element);
     case 128: return copy_fixed_runs<128>(loop, dst, src, element);
     default:
-      loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+      if (loop.rows() == 1) return copy_run(dst, src, loop.inner_size() * element);
+      for_rows_at_once(loop, [&](const CopyLoop::Offsets& offset) {
         std::memcpy(dst + offset[0] * element, src + offset[1] * element, run);
       });
   }
@@ -83,11 +101,14 @@ void copy_elements(CopyLoop loop, std::byte* dst_bytes, const std::byte* src_byt
   for (int axis = 1; axis < loop.rank(); ++axis) {
     if (loop.stride(1, axis) != 1) continue;
     loop.swap_axes(1, axis);
-    loop.for_all_planes([&](const CopyLoop::Offsets& offset) { copy_plane(loop, dst + offset[0], src + offset[1]); });
+    for_ranges(loop.planes(), loop.size(0) * loop.size(1), [&](std::int64_t first, std::int64_t last) {
+      loop.for_planes(first, last,
+                      [&](const CopyLoop::Offsets& offset) { copy_plane(loop, dst + offset[0], src + offset[1]); });
+    });
     return;
   }
   const std::int64_t count = loop.inner_size(), dst_stride = loop.inner_stride(0), src_stride = loop.inner_stride(1);
-  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+  for_rows_at_once(loop, [&](const CopyLoop::Offsets& offset) {
     T* to = dst + offset[0];
     const T* from = src + offset[1];
     for (std::int64_t i = 0; i < count; ++i) to[i * dst_stride] = from[i * src_stride];
@@ -127,7 +148,12 @@ void convert_elements(const Tensor& dst, const Tensor& src) {
   const std::int64_t count = loop.inner_size(), dst_stride = loop.inner_stride(0), src_stride = loop.inner_stride(1);
   To* dst_data = dst.data_as<To>();
   const From* src_data = src.data_as<From>();
-  loop.for_all_rows([&](const CopyLoop::Offsets& offset) {
+  if (loop.rows() == 1 && dst_stride == 1 && src_stride == 1) {
+    return for_ranges(count, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) dst_data[i] = convert_element<To>(src_data[i]);
+    });
+  }
+  for_rows_at_once(loop, [&](const CopyLoop::Offsets& offset) {
     To* to = dst_data + offset[0];
     const From* from = src_data + offset[1];
     if (dst_stride == 1 && src_stride == 1) {
@@ -149,11 +175,11 @@ StoragePointer HostDevice::do_allocate(std::size_t bytes) {
 }
 
 void HostDevice::do_upload(const Tensor& dst, std::span<const std::byte> bytes) {
-  std::memcpy(dst.data(), bytes.data(), bytes.size());
+  copy_run(dst.data(), bytes.data(), static_cast<std::int64_t>(bytes.size()));
 }
 
 void HostDevice::do_download(std::span<std::byte> bytes, const Tensor& src) {
-  std::memcpy(bytes.data(), src.data(), bytes.size());
+  copy_run(bytes.data(), src.data(), static_cast<std::int64_t>(bytes.size()));
 }
 
 void HostDevice::do_copy(const Tensor& dst, const Tensor& src) {
@@ -185,13 +211,13 @@ void HostDevice::do_fill(const Tensor& dst, double value) {
 void HostDevice::do_poison(const Tensor& dst) {
   const StridedLoop<1> loop(dst.shape(), {&dst.strides()});
   const auto element = static_cast<std::int64_t>(dst.dtype().size());
-  const bool unit_stride = loop.inner_stride(0) == 1 || loop.inner_size() == 1;
-  loop.for_all_rows([&](const StridedLoop<1>::Offsets& offset) {
+  if (loop.rows() == 1 && loop.inner_stride(0) == 1) {
+    return for_ranges(loop.inner_size(), 1, [&](std::int64_t first, std::int64_t last) {
+      std::memset(dst.data() + first * element, 0xFF, static_cast<std::size_t>((last - first) * element));
+    });
+  }
+  for_rows_at_once(loop, [&](const StridedLoop<1>::Offsets& offset) {
     std::byte* row = dst.data() + offset[0] * element;
-    if (unit_stride) {
-      std::memset(row, 0xFF, static_cast<std::size_t>(loop.inner_size() * element));
-      return;
-    }
     for (std::int64_t i = 0; i < loop.inner_size(); ++i) {
       std::memset(row + i * loop.inner_stride(0) * element, 0xFF, static_cast<std::size_t>(element));
     }

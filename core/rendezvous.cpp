@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/host_parallel.h"
 #include "core/rendezvous_state.h"
 
 namespace shardproof {
@@ -128,7 +129,7 @@ std::shared_ptr<Post> Engine::post(const RendezvousGroup& group, int member, Req
   post.request = std::move(request);
   post.split_name = std::move(split_name);
   check_alone(post);
-  if (post.request.receive.defined()) post.request.receive.device().poison(post.request.receive);
+  poison_lines(post.request.receive);
   post.checksum = checksum_of(post.request.send);
   if (!post.request.send_rows.empty()) {
     std::int64_t offset = 0;
@@ -252,8 +253,13 @@ void Engine::execute(Group& group) {
   for (int member = 0; member < group.size(); ++member) order_.push_back(member);
   for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[dice_.roll(i)]);
 
-  for (const std::shared_ptr<Post>& post : call.posts) check_unchanged(*post);
-  for (const int member : order_) deliver(call, *call.posts[static_cast<std::size_t>(member)]);
+  // Receivers have buffers of their own, so that they can be filled at once.
+  const Tensor& received = call.first->request.receive;
+  for_ranges(group.size(), received.defined() ? received.numel() : 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      deliver(call, *call.posts[static_cast<std::size_t>(order_[static_cast<std::size_t>(i)])]);
+    }
+  });
   const Operation operation = call.first->request.operation;
   if (operation == Operation::all_gather_numbers) share_numbers(call);
   if (operation == Operation::split) form_groups(call);

@@ -48,9 +48,10 @@ class StridedLoop {
   }
   // The same over blocks of the inner two axes.
   template <class Plane>
-  void for_all_planes(Plane&& plane) const {
-    for_blocks<2>(0, product_from(2), std::forward<Plane>(plane));
+  void for_planes(std::int64_t first, std::int64_t last, Plane&& plane) const {
+    for_blocks<2>(first, last, std::forward<Plane>(plane));
   }
+  std::int64_t planes() const { return product_from(2); }
 
  private:
   struct Axis {

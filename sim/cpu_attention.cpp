@@ -1,9 +1,12 @@
 #include "sim/cpu_attention.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "core/host_parallel.h"
 #include "sim/cpu_elements.h"
 #include "sim/cpu_math.h"
 #include "sim/cpu_products.h"

@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 
 #include "core/host_memory.h"
+#include "core/host_parallel.h"
 #include "core/strided_loop.h"
 #include "sim/cpu_attention.h"
 #include "sim/cpu_elements.h"
@@ -128,7 +129,7 @@ void unary_of(UnaryOp op, const Tensor& dst, const Tensor& x) {
 }
 
 template <class Real>
-Real logaddexp(Real x, Real y) {
+[[gnu::always_inline]] inline Real logaddexp(Real x, Real y) {
   constexpr Real kNothing = -std::numeric_limits<Real>::infinity();
   const Real larger = x > y ? x : y, smaller = x > y ? y : x;  // a NaN ends up in `smaller` or in both
   const Real sum = larger + logarithm_of_one_plus(exponential(smaller - larger));
@@ -136,7 +137,7 @@ Real logaddexp(Real x, Real y) {
 }
 
 template <class Real>
-Real lse_weight(Real x, Real y) {
+[[gnu::always_inline]] inline Real lse_weight(Real x, Real y) {
   const bool nothing = x == -std::numeric_limits<Real>::infinity() && y == y;
   return nothing ? Real{0} : 1 / (1 + exponential(y - x));
 }
@@ -168,17 +169,28 @@ void merge_of(const AttentionOutput& dst, const AttentionOutput& a, const Attent
   Real* const lse = dst.lse.data_as<Real>();
   const Real *const a_out = a.out.data_as<Real>(), *const b_out = b.out.data_as<Real>();
   const Real *const a_lse = a.lse.data_as<Real>(), *const b_lse = b.lse.data_as<Real>();
+  constexpr std::int64_t kBlock = 64;  // rows whose weights are computed side by side
   const auto merge_rows = [&](const StridedLoop<6>::Offsets& offsets, std::int64_t first, std::int64_t count) {
-    for (std::int64_t i = first; i < first + count; ++i) {
-      const auto at = [&](int operand) {
-        return offsets[static_cast<std::size_t>(operand)] + i * loop.inner_stride(operand);
-      };
-      const Real x = a_lse[at(4)], y = b_lse[at(5)];
-      const Real weight_a = lse_weight(x, y), weight_b = lse_weight(y, x);
-      const Real *from_a = a_out + at(1), *from_b = b_out + at(2);
-      Real* to = out + at(0);
-      for (std::int64_t j = 0; j < width; ++j) to[j] = from_a[j] * weight_a + from_b[j] * weight_b;
-      lse[at(3)] = logaddexp(x, y);
+    const auto at = [&](int operand, std::int64_t i) {
+      return offsets[static_cast<std::size_t>(operand)] + i * loop.inner_stride(operand);
+    };
+    std::array<Real, kBlock> x, y, weight_a, weight_b, sum;
+    for (std::int64_t start = first; start < first + count; start += kBlock) {
+      const auto rows = static_cast<std::size_t>(std::min(kBlock, first + count - start));
+      for (std::size_t i = 0; i < rows; ++i) {
+        x[i] = a_lse[at(4, start + static_cast<std::int64_t>(i))];
+        y[i] = b_lse[at(5, start + static_cast<std::int64_t>(i))];
+      }
+      for (std::size_t i = 0; i < rows; ++i) weight_a[i] = lse_weight(x[i], y[i]);
+      for (std::size_t i = 0; i < rows; ++i) weight_b[i] = lse_weight(y[i], x[i]);
+      for (std::size_t i = 0; i < rows; ++i) sum[i] = logaddexp(x[i], y[i]);
+      for (std::size_t i = 0; i < rows; ++i) {
+        const std::int64_t row = start + static_cast<std::int64_t>(i);
+        const Real *from_a = a_out + at(1, row), *from_b = b_out + at(2, row);
+        Real* to = out + at(0, row);
+        for (std::int64_t j = 0; j < width; ++j) to[j] = from_a[j] * weight_a[i] + from_b[j] * weight_b[i];
+        lse[at(3, row)] = sum[i];
+      }
     }
   };
   for_row_pieces(loop, std::max<std::int64_t>(1, width), merge_rows);

@@ -1,8 +1,6 @@
 // How the CPU device loads and stores its four floating types: float64 and float32 as they are, the 16-bit types as
-// float32, rounded once when stored. Also the rule that decides when work is spread over threads.
+// float32, rounded once when stored.
 #pragma once
-
-#include <omp.h>
 
 #include <concepts>
 #include <cstdint>
@@ -42,13 +40,6 @@ decltype(auto) visit_floating(DType dtype, std::string_view operation, Visitor&&
   if (dtype == kBFloat16) return visitor(std::type_identity<BFloat16>{});
   if (dtype == kFloat16) return visitor(std::type_identity<Float16>{});
   fail(ErrorKind::type_error, "{} is not defined for element type {}", operation, dtype.name());
-}
-
-// Threads for an operation of so many elementary steps in so many independent parts: one where starting others would
-// take longer than the work.
-inline int threads_for(std::int64_t steps, std::int64_t parts) {
-  constexpr std::int64_t kWorthwhile = 1 << 18;
-  return steps < kWorthwhile || parts < 2 ? 1 : omp_get_max_threads();
 }
 
 }  // namespace shardproof::cpu

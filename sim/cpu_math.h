@@ -60,7 +60,7 @@ inline Real exponential_series(Real r) {
 // exp(x) within 2 units in the last place: x = n ln 2 + r, the Taylor series of exp(r) with |r| <= ln 2 / 2, times 2^n.
 // 0 below the smallest normal number, infinity above 2^(emax + 1/2); exp(0) is 1, NaN stays NaN.
 template <class Real>
-inline Real exponential(Real x) {
+[[gnu::always_inline]] inline Real exponential(Real x) {
   using Constants = ExponentialConstants<Real>;
   using Bits = typename Constants::Bits;
   const Real shifted = std::fma(x, std::numbers::log2e_v<Real>, Constants::kRounder);
@@ -77,7 +77,7 @@ inline Real exponential(Real x) {
 
 // log(1 + t) for t in [0, 1], NaN for NaN: twice the area tangent of s = t / (2 + t) <= 1/3, by its series in s^2.
 template <class Real>
-inline Real logarithm_of_one_plus(Real t) {
+[[gnu::always_inline]] inline Real logarithm_of_one_plus(Real t) {
   constexpr int kTerms = std::same_as<Real, double> ? 17 : 8;  // the rest is below (1/9)^terms / (2 terms + 1)
   const Real s = t / (2 + t), square = s * s;
   Real series = Real{1} / static_cast<Real>(2 * kTerms - 1);

@@ -7,6 +7,7 @@
 #include <dnnl.h>
 #include <Eigen/Core>
 
+#include "core/host_parallel.h"
 #include "sim/cpu_elements.h"
 
 namespace shardproof::cpu {
