@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <Eigen/Core>
@@ -66,16 +67,43 @@ class EigenDevice final : public HostDevice {
                          std::vector<bool>& attended);
 };
 
+// Calls `body` with the operation as a constant, so that the loop in it is compiled for that operation alone.
+template <class Body>
+void with_constant(UnaryOp op, const Body& body) {
+  switch (op) {
+    case UnaryOp::silu: return body(std::integral_constant<UnaryOp, UnaryOp::silu>());
+    case UnaryOp::gelu: return body(std::integral_constant<UnaryOp, UnaryOp::gelu>());
+    case UnaryOp::gelu_tanh: return body(std::integral_constant<UnaryOp, UnaryOp::gelu_tanh>());
+    case UnaryOp::sigmoid: return body(std::integral_constant<UnaryOp, UnaryOp::sigmoid>());
+    case UnaryOp::tanh: return body(std::integral_constant<UnaryOp, UnaryOp::tanh>());
+    case UnaryOp::rsqrt: return body(std::integral_constant<UnaryOp, UnaryOp::rsqrt>());
+    case UnaryOp::clamp_finite: return body(std::integral_constant<UnaryOp, UnaryOp::clamp_finite>());
+  }
+}
+
+template <class Body>
+void with_constant(BinaryOp op, const Body& body) {
+  switch (op) {
+    case BinaryOp::add: return body(std::integral_constant<BinaryOp, BinaryOp::add>());
+    case BinaryOp::sub: return body(std::integral_constant<BinaryOp, BinaryOp::sub>());
+    case BinaryOp::mul: return body(std::integral_constant<BinaryOp, BinaryOp::mul>());
+    case BinaryOp::div: return body(std::integral_constant<BinaryOp, BinaryOp::div>());
+    case BinaryOp::logaddexp: return body(std::integral_constant<BinaryOp, BinaryOp::logaddexp>());
+    case BinaryOp::lse_weight: return body(std::integral_constant<BinaryOp, BinaryOp::lse_weight>());
+  }
+}
+
 template <class Scalar>
 void EigenDevice<Scalar>::do_unary(UnaryOp op, const Tensor& dst, const Tensor& x) {
   check_computes(x, op_name(op));
   const StridedLoop<2> loop(dst.shape(), {&dst.strides(), &x.strides()});
-  loop.for_all_rows([&](const StridedLoop<2>::Offsets& offset) {
-    Scalar* result = dst.data_as<Scalar>() + offset[0];
-    const Scalar* value = x.data_as<Scalar>() + offset[1];
-    for (std::int64_t i = 0; i < loop.inner_size(); ++i) {
-      result[i * loop.inner_stride(0)] = Rules::unary(op, value[i * loop.inner_stride(1)]);
-    }
+  const std::int64_t count = loop.inner_size(), to = loop.inner_stride(0), from = loop.inner_stride(1);
+  with_constant(op, [&](auto constant) {
+    loop.for_all_rows([&](const StridedLoop<2>::Offsets& offset) {
+      Scalar* result = dst.data_as<Scalar>() + offset[0];
+      const Scalar* value = x.data_as<Scalar>() + offset[1];
+      for (std::int64_t i = 0; i < count; ++i) result[i * to] = Rules::unary(constant, value[i * from]);
+    });
   });
 }
 
@@ -83,14 +111,20 @@ template <class Scalar>
 void EigenDevice<Scalar>::do_binary(BinaryOp op, const Tensor& dst, const Tensor& x, const Tensor& y) {
   check_computes(x, op_name(op));
   const StridedLoop<3> loop(dst.shape(), {&dst.strides(), &x.strides(), &y.strides()});
-  loop.for_all_rows([&](const StridedLoop<3>::Offsets& offset) {
-    Scalar* result = dst.data_as<Scalar>() + offset[0];
-    const Scalar* left = x.data_as<Scalar>() + offset[1];
-    const Scalar* right = y.data_as<Scalar>() + offset[2];
-    for (std::int64_t i = 0; i < loop.inner_size(); ++i) {
-      result[i * loop.inner_stride(0)] =
-          Rules::binary(op, left[i * loop.inner_stride(1)], right[i * loop.inner_stride(2)]);
-    }
+  const std::int64_t count = loop.inner_size(), to = loop.inner_stride(0);
+  const std::int64_t left_stride = loop.inner_stride(1), right_stride = loop.inner_stride(2);
+  with_constant(op, [&](auto constant) {
+    loop.for_all_rows([&](const StridedLoop<3>::Offsets& offset) {
+      Scalar* result = dst.data_as<Scalar>() + offset[0];
+      const Scalar* left = x.data_as<Scalar>() + offset[1];
+      const Scalar* right = y.data_as<Scalar>() + offset[2];
+      if (to == 1 && left_stride == 1 && right_stride == 1) {
+        for (std::int64_t i = 0; i < count; ++i) result[i] = Rules::binary(constant, left[i], right[i]);
+        return;
+      }
+      for (std::int64_t i = 0; i < count; ++i)
+        result[i * to] = Rules::binary(constant, left[i * left_stride], right[i * right_stride]);
+    });
   });
 }
 
