@@ -2,9 +2,12 @@
 // methods, every rank compared with the dense run, in float64. The model is read once and each case's dense run is made
 // once; as many threads verify side by side as there are cores.
 // usage: verification_rate EXPORT_DIR
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <exception>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +32,8 @@ struct Counts {
 // Verifies all cases under all configurations again and again until the time is up.
 class Worker {
  public:
-  explicit Worker(const std::string& source) : subject_(Subject::open(source, 0)), verifier_(subject_, {}) {
+  Worker(const std::string& source, DeviceChoice device)
+      : subject_(Subject::open(source, 0)), verifier_(subject_, {.device = device}) {
     plan_ = *subject_.model().plans(subject_.config()).default_cp;
     for (const std::string& name : subject_.case_names()) {
       for (const ContextParallelConfig& config : default_configurations()) {
@@ -58,16 +62,17 @@ class Worker {
   std::vector<Item> work_;
 };
 
-int measure(const std::string& source) {
+int measure(const std::string& source, DeviceChoice device) {
   const int cores = omp_get_num_procs();
   omp_set_num_threads(1);
   std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < cores; ++i) workers.push_back(std::make_unique<Worker>(source));
+  for (int i = 0; i < cores; ++i) workers.push_back(std::make_unique<Worker>(source, device));
   if (!workers.front()->has_work()) {
     fmt::print(stderr, "verification_rate: '{}' has no case that a configuration of 2 to 4 ranks admits\n", source);
     return 2;
   }
   Counts counts;
+  const std::clock_t processor_start = std::clock();
   const auto start = std::chrono::steady_clock::now();
   const auto end =
       start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(kSeconds));
@@ -80,7 +85,11 @@ int measure(const std::string& source) {
   }
   for (std::thread& thread : threads) thread.join();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  bench::Figures figures(fmt::format("Verifications of {} in float64, {} threads, {:.0f} s", source, cores, kSeconds));
+  const double processor = static_cast<double>(std::clock() - processor_start) / CLOCKS_PER_SEC;
+  bench::Figures figures(
+      fmt::format("Verifications of {} in float64, device {}, {} threads, {:.0f} s, {:.2f} ms of processor each",
+                  source, device == DeviceChoice::cpu ? "cpu" : "reference", cores, kSeconds,
+                  1e3 * processor / static_cast<double>(counts.verified)));
   figures.at_most("verdicts that changed when repeated", static_cast<double>(counts.wrong), 0, "");
   figures.at_least("complete verifications a second", static_cast<double>(counts.verified) / seconds, kBar, "1/s");
   return figures.finish();
@@ -95,7 +104,9 @@ int main(int count, char** arguments) {
     return 2;
   }
   try {
-    return shardproof::measure(arguments[1]);
+    const int reference = shardproof::measure(arguments[1], shardproof::DeviceChoice::reference);
+    const int cpu = shardproof::measure(arguments[1], shardproof::DeviceChoice::cpu);
+    return std::max(reference, cpu);
   } catch (const std::exception& error) {
     fmt::print(stderr, "verification_rate: {}\n", error.what());
     return 2;
