@@ -20,9 +20,10 @@ std::string version_text() {
       "shardproof {}\n"
       "features   {}\n"
       "not built  tier:exact, device:torch, {}communicator:nccl\n"
-      "compiled   {}, GNU C++ {}.{}.{}, for x86-64-v3 (AVX2, FMA, BMI2)\n",
+      "compiled   {}, GNU C++ {}.{}.{}, for x86-64-v3 (AVX2, FMA, BMI2)\n"
+      "libraries  {}\n",
       build_version(), fmt::join(build_features(), ", "), mpi_is_built() ? "" : "communicator:mpi, ",
-      SHARDPROOF_BUILD_TYPE, __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+      SHARDPROOF_BUILD_TYPE, __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__, SHARDPROOF_LIBRARIES);
 }
 
 }  // namespace shardproof

@@ -11,7 +11,7 @@ namespace shardproof {
 std::string build_version();
 // "device:cpu", "tier:rounding", ..
 std::vector<std::string> build_features();
-// Several lines: version, what is built in, what is not, compiler.
+// Several lines: version, what is built in, what is not, compiler, libraries with their versions.
 std::string version_text();
 
 }  // namespace shardproof

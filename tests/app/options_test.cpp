@@ -201,6 +201,10 @@ TEST(CommandLine, TellsVersionAndFeatures) {
   EXPECT_THAT(run.output, HasSubstr("\nfeatures   communicator:sim, "));
   EXPECT_THAT(run.output, HasSubstr("device:reference, device:cpu, tier:rounding\n"));
   EXPECT_THAT(run.output, HasSubstr("\nnot built  tier:exact"));
+  // The libraries that the program was built with, each with its version.
+  for (const char* library : {"fmt", "nlohmann/json", "CLI11", "Eigen", "oneDNN", "Boost.Context", "OpenMP"})
+    EXPECT_THAT(run.output, testing::ContainsRegex(fmt::format("\nlibraries .*{} [0-9]+\\.[0-9]", library)));
+  EXPECT_THAT(run.output, testing::ContainsRegex("MPI ([0-9]+\\.[0-9]+|not found)\n"));
 }
 
 TEST(ParseCommandLine, HasTheDefaultsOfTheContract) {

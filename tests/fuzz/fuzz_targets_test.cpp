@@ -17,29 +17,29 @@ using testing::StartsWith;
 
 TEST(FindingAboutMessage, AcceptsAFileWithAKeyOrAnOffset) {
   for (const char* message :
-       {"/tmp/f/a.json: key 'x.y' must be a list, got 3", "'/tmp/f/a.json': tensor 'w' is missing",
-        "/tmp/f: no tensor 'w'", "/tmp/f/a.json: not valid JSON at byte 12 (line 1, column 13): odd",
-        "/tmp/f/a.safetensors: 3 bytes; 8 are needed", "/tmp/f/a.json: the top level must be a list, got 3",
-        "/tmp/f/a.json: key '' is not known here"})
-    EXPECT_EQ(finding_about_message(message, "/tmp/f"), "") << message;
+       {"/some/f/a.json: key 'x.y' must be a list, got 3", "'/some/f/a.json': tensor 'w' is missing",
+        "/some/f: no tensor 'w'", "/some/f/a.json: not valid JSON at byte 12 (line 1, column 13): odd",
+        "/some/f/a.safetensors: 3 bytes; 8 are needed", "/some/f/a.json: the top level must be a list, got 3",
+        "/some/f/a.json: key '' is not known here"})
+    EXPECT_EQ(finding_about_message(message, "/some/f"), "") << message;
 }
 
 TEST(FindingAboutMessage, ObjectsToAMessageWithoutAFileOrAPlace) {
-  EXPECT_THAT(finding_about_message("key 'x' must be a list", "/tmp/f"), StartsWith("names no file: "));
+  EXPECT_THAT(finding_about_message("key 'x' must be a list", "/some/f"), StartsWith("names no file: "));
   for (const char* message :
-       {"/tmp/f/a.json: not valid", "'/tmp/f/a.json' is damaged", "cannot read '/tmp/f/a.json': bad bytes",
-        "'/tmp/f/a.json' and '/tmp/f/b.json' differ in 3 places", "/tmp/f/a.json must be a list, got 3"})
-    EXPECT_THAT(finding_about_message(message, "/tmp/f"), StartsWith("names no key and no offset: ")) << message;
+       {"/some/f/a.json: not valid", "'/some/f/a.json' is damaged", "cannot read '/some/f/a.json': bad bytes",
+        "'/some/f/a.json' and '/some/f/b.json' differ in 3 places", "/some/f/a.json must be a list, got 3"})
+    EXPECT_THAT(finding_about_message(message, "/some/f"), StartsWith("names no key and no offset: ")) << message;
 }
 
 TEST(FindingAbout, ObjectsToInternalErrorsAndForeignExceptions) {
   const auto finding = [](std::function<void(const std::filesystem::path&)> read) {
-    return finding_about({{}, "a.json", std::move(read)}, "/tmp/f");
+    return finding_about({{}, "a.json", std::move(read)}, "/some/f");
   };
   EXPECT_EQ(finding([](const auto&) {}), "");
-  EXPECT_EQ(finding([](const auto&) { fail(ErrorKind::file_error, "/tmp/f/a.json: key 'x' is missing"); }), "");
-  EXPECT_EQ(finding([](const auto&) { fail(ErrorKind::internal_error, "/tmp/f/a.json: key 'x'"); }),
-            "an internal error: /tmp/f/a.json: key 'x'");
+  EXPECT_EQ(finding([](const auto&) { fail(ErrorKind::file_error, "/some/f/a.json: key 'x' is missing"); }), "");
+  EXPECT_EQ(finding([](const auto&) { fail(ErrorKind::internal_error, "/some/f/a.json: key 'x'"); }),
+            "an internal error: /some/f/a.json: key 'x'");
   EXPECT_EQ(finding([](const auto&) { throw std::runtime_error("x"); }), "an exception of another type: x");
 }
 

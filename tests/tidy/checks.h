@@ -53,6 +53,8 @@ Findings check_conditional_compilation(const SourceTree& tree);
 Findings check_function_lengths(const SourceTree& tree);
 // No path of somebody's machine and no package registry's host in any file.
 Findings check_machine_paths(const SourceTree& tree);
+// The dependencies that the build looks for, those that tools/setup.sh installs and the table in docs/ are the same.
+Findings check_dependency_lists(const SourceTree& tree);
 // Shell scripts stop at the first error and name their interpreter portably.
 Findings check_shell_scripts(const SourceTree& tree);
 

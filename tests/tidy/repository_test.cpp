@@ -33,16 +33,15 @@ TEST_P(Repository, KeepsTheRule) {
 
 INSTANTIATE_TEST_SUITE_P(
     , Repository,
-    testing::Values(NamedCheck{"IncludeArrows", check_include_arrows},
-                    NamedCheck{"IncludeCycles", check_include_cycles}, NamedCheck{"IncludeOrder", check_include_order},
-                    NamedCheck{"ThirdPartyHeaders", check_third_party_headers},
-                    NamedCheck{"LinkArrows", check_link_arrows},
-                    NamedCheck{"ReachableFromCMake", check_reachable_from_cmake}, NamedCheck{"Lines", check_lines},
-                    NamedCheck{"OpeningComments", check_opening_comments}, NamedCheck{"PragmaOnce", check_pragma_once},
-                    NamedCheck{"BannedWords", check_banned_words},
-                    NamedCheck{"ConditionalCompilation", check_conditional_compilation},
-                    NamedCheck{"FunctionLengths", check_function_lengths},
-                    NamedCheck{"MachinePaths", check_machine_paths}, NamedCheck{"ShellScripts", check_shell_scripts}),
+    testing::Values(
+        NamedCheck{"IncludeArrows", check_include_arrows}, NamedCheck{"IncludeCycles", check_include_cycles},
+        NamedCheck{"IncludeOrder", check_include_order}, NamedCheck{"ThirdPartyHeaders", check_third_party_headers},
+        NamedCheck{"LinkArrows", check_link_arrows}, NamedCheck{"ReachableFromCMake", check_reachable_from_cmake},
+        NamedCheck{"Lines", check_lines}, NamedCheck{"OpeningComments", check_opening_comments},
+        NamedCheck{"PragmaOnce", check_pragma_once}, NamedCheck{"BannedWords", check_banned_words},
+        NamedCheck{"ConditionalCompilation", check_conditional_compilation},
+        NamedCheck{"FunctionLengths", check_function_lengths}, NamedCheck{"DependencyLists", check_dependency_lists},
+        NamedCheck{"MachinePaths", check_machine_paths}, NamedCheck{"ShellScripts", check_shell_scripts}),
     [](const auto& parameter) { return std::string(parameter.param.name); });
 
 struct CommandResult {
