@@ -70,6 +70,10 @@ RequestedPlan plan_of_file(const Options& options, const Subject& subject) {
   return requested;
 }
 
+bool has_context_parallel_plan(const ModelPlans& plans) {
+  return plans.shipped_cp.has_value() || plans.default_cp.has_value();
+}
+
 }  // namespace
 
 RequestedConfigurations requested_configurations(const Options& options) {
@@ -103,6 +107,7 @@ std::string requested_mesh(const RequestedConfiguration& requested) {
 
 ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name) {
   ModelPlans plans = model.plans(config);
+  if (!has_context_parallel_plan(plans)) return {};
   std::optional<ContextParallelPlan>& plan = name == "default" ? plans.default_cp : plans.shipped_cp;
   SHARDPROOF_CHECK(plan.has_value(), usage_error, "--plan {}: {} has no {} context-parallel plan; expected a plan file",
                    name, model.class_name, name);
@@ -111,7 +116,12 @@ ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, co
 
 RequestedPlan requested_plan(const Options& options, const Subject& subject) {
   if (is_file_plan(options)) return plan_of_file(options, subject);
-  return {.plan = plan_of_model(subject.model(), subject.config(), options.plan), .notes = {}};
+  RequestedPlan requested{.plan = plan_of_model(subject.model(), subject.config(), options.plan), .notes = {}};
+  if (!has_context_parallel_plan(subject.model().plans(subject.config()))) {
+    requested.notes.push_back(
+        fmt::format("{} has no context-parallel plan; nothing of it is divided", subject.model().class_name));
+  }
+  return requested;
 }
 
 std::vector<std::string> requested_cases(const Options& options, const Subject& subject) {

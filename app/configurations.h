@@ -31,7 +31,8 @@ RequestedConfigurations requested_configurations(const Options& options);
 std::string requested_mode(const RequestedConfiguration& requested);
 std::string requested_mesh(const RequestedConfiguration& requested);
 
-// The model's "default" or "shipped" plan; usage_error if it has none.
+// The model's "default" or "shipped" plan; usage_error if it has only the other one. A model with neither has the empty
+// plan, under which its attention refuses by rule.
 ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name);
 
 struct RequestedPlan {

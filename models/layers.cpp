@@ -65,9 +65,7 @@ std::span<const ArgumentSpec> TimestepProjection::forward_arguments() const {
 Outputs TimestepProjection::forward(Arguments& arguments) {
   const std::vector<double> timesteps = ops::to_doubles(arguments.tensor(argument::timestep));
   const AngleTable table = tables::sinusoid(timesteps, width_, context_.table_precision, scale_);
-  return ops::concat({tables::cosine_on(*context_.device, table, context_.dtype, 1),
-                      tables::sine_on(*context_.device, table, context_.dtype, 1)},
-                     -1);
+  return cosine_and_sine(*context_.device, table, context_.dtype);
 }
 
 AdaLayerNormZero::AdaLayerNormZero(std::int64_t width, Chunks chunks)
@@ -165,6 +163,27 @@ Tensor ControlNetSamples::add_after(std::size_t block, const Tensor& x) const {
 Tensor split_heads(const Tensor& x, std::int64_t head_dim) { return x.unflatten(-1, x.size(-1) / head_dim, head_dim); }
 
 Tensor join_heads(const Tensor& x) { return ops::reshape(x, {x.size(0), x.size(1), x.size(2) * x.size(3)}); }
+
+Tensor cosine_and_sine(Device& device, const AngleTable& table, DType dtype) {
+  return ops::concat({tables::cosine_on(device, table, dtype, 1), tables::sine_on(device, table, dtype, 1)}, -1);
+}
+
+std::vector<Tensor> doubled_tables(const Tensor& cosine_and_sine) {
+  const std::int64_t rows = cosine_and_sine.size(0), pairs = cosine_and_sine.size(1) / 2;
+  std::vector<Tensor> doubled;
+  for (const Tensor& half : ops::chunk(cosine_and_sine, 2, 1))
+    doubled.push_back(ops::reshape(half.unsqueeze(-1).expand({rows, pairs, 2}), {rows, 2 * pairs}));
+  return doubled;
+}
+
+Tensor rows_per_token(const Tensor& first, const Tensor& second, const Tensor& index) {
+  std::vector<Tensor> samples;
+  for (std::int64_t b = 0; b < index.size(0); ++b) {
+    const Tensor pair = ops::concat({first.narrow(0, b, 1), second.narrow(0, second.size(0) == 1 ? 0 : b, 1)}, 0);
+    samples.push_back(ops::gather_rows(pair, ops::contiguous(index.narrow(0, b, 1).squeeze(0))).unsqueeze(0));
+  }
+  return ops::concat(samples, 0);
+}
 
 std::vector<double> scaled_coordinates(const Tensor& coordinates, double factor, TablePrecision precision) {
   std::vector<double> values = ops::to_doubles(coordinates);

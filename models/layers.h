@@ -194,6 +194,13 @@ class ControlNetSamples {
 // [batch, tokens, H d] <-> [batch, tokens, H, d] with the head width given, so that a rank may hold fewer heads.
 Tensor split_heads(const Tensor& x, std::int64_t head_dim);
 Tensor join_heads(const Tensor& x);
+// A table of rotary angles as one tensor [rows, 2 width] = [cos | sin], which a plan can divide by rows; and from such
+// a tensor {cosine, sine} [rows, 2 width] with each value standing twice, as the rotation takes them.
+Tensor cosine_and_sine(Device& device, const AngleTable& table, DType dtype);
+std::vector<Tensor> doubled_tables(const Tensor& cosine_and_sine);
+// Rows for every token: first [batch, n] where index [batch, tokens] (int64) is 0, second [batch|1, n] where it is 1
+// -> [batch, tokens, n].
+Tensor rows_per_token(const Tensor& first, const Tensor& second, const Tensor& index);
 // Host coordinates as doubles, times a factor in the table precision (one rounding in float32).
 std::vector<double> scaled_coordinates(const Tensor& coordinates, double factor, TablePrecision precision);
 // The same as a tensor of the coordinates' shape.

@@ -53,10 +53,11 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 
 const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> kTypes{
-      flux_model_type(),
-      flux2_model_type(),
-      probe_model_type(),
-      qwenimage_model_type(),
+      flux_model_type(),         // FLUX.1
+      flux2_model_type(),        // FLUX.2
+      probe_model_type(),        // no product of anybody
+      qwenimage_model_type(),    // Qwen-Image
+      qwenimage21_model_type(),  // Qwen-Image 2.1
   };
   return kTypes;
 }

@@ -65,5 +65,6 @@ ModelType flux_model_type();
 ModelType flux2_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
+ModelType qwenimage21_model_type();
 
 }  // namespace shardproof

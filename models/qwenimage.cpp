@@ -125,11 +125,7 @@ class QwenEmbedRope final : public Module {
     for (std::size_t axis = 0; axis < widths_.size(); ++axis) {
       parts.push_back(tables::rotary_angles32(positions[axis], widths_[axis], kTheta, context_.table_precision));
     }
-    const AngleTable joined = tables::side_by_side(parts);
-    const DType dtype = wide_dtype(context_.dtype);
-    return ops::concat(
-        {tables::cosine_on(*context_.device, joined, dtype, 1), tables::sine_on(*context_.device, joined, dtype, 1)},
-        -1);
+    return cosine_and_sine(*context_.device, tables::side_by_side(parts), wide_dtype(context_.dtype));
   }
 
   ModelContext context_;
@@ -145,17 +141,6 @@ struct Modulation {
 Modulation modulation_from(const Tensor& half) {
   const std::vector<Tensor> chunks = ops::chunk(half, 3, -1);
   return {chunks[0], chunks[1], chunks[2]};
-}
-
-// rows [2 batch, n] and index [batch, tokens] of 0 or 1 -> [batch, tokens, n]: row b, or b + batch where index is 1.
-Tensor rows_per_token(const Tensor& rows, const Tensor& index) {
-  const std::int64_t batch = index.size(0);
-  std::vector<Tensor> samples;
-  for (std::int64_t b = 0; b < batch; ++b) {
-    const Tensor pair = ops::concat({rows.narrow(0, b, 1), rows.narrow(0, b + batch, 1)}, 0);
-    samples.push_back(ops::gather_rows(pair, ops::contiguous(index.narrow(0, b, 1).squeeze(0))).unsqueeze(0));
-  }
-  return ops::concat(samples, 0);
 }
 
 // Returns (text, image).
@@ -195,8 +180,7 @@ class QwenImageTransformerBlock final : public Module {
     const Tensor index = arguments.optional_tensor(kModulateIndex);
     const Tensor of_image = img_mod_(temb);
     const Tensor of_text = txt_mod_(index.defined() ? temb.narrow(0, 0, temb.size(0) / 2) : temb);
-    const std::vector<Tensor> image_halves =
-        ops::chunk(index.defined() ? rows_per_token(of_image, index) : of_image, 2, -1);
+    const std::vector<Tensor> image_halves = ops::chunk(index.defined() ? per_token(of_image, index) : of_image, 2, -1);
     const std::vector<Tensor> text_halves = ops::chunk(of_text, 2, -1);
 
     const Modulation image_first = modulation_from(image_halves[0]), text_first = modulation_from(text_halves[0]);
@@ -216,6 +200,12 @@ class QwenImageTransformerBlock final : public Module {
  private:
   SiluLinear& add_modulation(Name name, std::int64_t width) {
     return add_child<SiluLinear>(name, SiluLinear::Names{"Sequential", "0", "1"}, width, 6 * width);
+  }
+
+  // Row b of [2 batch, n] for the tokens of the first image, row b + batch for the others.
+  static Tensor per_token(const Tensor& rows, const Tensor& index) {
+    const std::int64_t batch = index.size(0);
+    return rows_per_token(rows.narrow(0, 0, batch), rows.narrow(0, batch, batch), index);
   }
 
   // [batch, text + image]: every image token is attended.
@@ -337,13 +327,7 @@ class QwenImageTransformer2DModel final : public Module {
     const NestedNumbers& first_sample = std::get<std::vector<NestedNumbers>>(nested.content).front();
     const std::vector<Tensor> halves =
         pos_embed_.call({{kImageShapes, first_sample}, {kTextTokens, text_tokens}}).tensors;
-    const Tensor joint = ops::concat({halves[1], halves[0]}, 0);
-    const std::int64_t pairs = joint.size(1) / 2;
-    const auto doubled = [&](std::int64_t start) {
-      const Tensor half = joint.narrow(1, start, pairs).unsqueeze(-1);
-      return ops::reshape(half.expand({joint.size(0), pairs, 2}), {joint.size(0), 2 * pairs});
-    };
-    return {doubled(0), doubled(pairs)};
+    return doubled_tables(ops::concat({halves[1], halves[0]}, 0));
   }
 
   // [batch, image tokens]: 0 for the first image of a sample, 1 for the others.

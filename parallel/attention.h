@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "core/device.h"
 #include "parallel/attention_mask.h"
@@ -47,8 +48,8 @@ class AttentionSlot {
   virtual ~AttentionSlot() = default;
   void set_context_parallel(std::shared_ptr<const ContextParallelState> state) { state_ = std::move(state); }
   const ContextParallelState* context_parallel() const { return state_.get(); }
-  // False if the module's attention cannot run under context parallelism at all; its name is part of the refusal.
-  virtual bool supports_context_parallel() const { return true; }
+  // Why the module's attention cannot run under context parallelism at all; empty if it can. Part of the refusal.
+  virtual std::string_view context_parallel_obstacle() const { return {}; }
 
  private:
   std::shared_ptr<const ContextParallelState> state_;

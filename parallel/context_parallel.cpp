@@ -170,9 +170,10 @@ void check_not_applied(Module& root) {
 void check_attention(Module& root) {
   root.for_each_module([](Module& module) {
     const auto* slot = dynamic_cast<const AttentionSlot*>(&module);
-    SHARDPROOF_CHECK(slot == nullptr || slot->supports_context_parallel(), unsupported_error,
-                     "the attention of module '{}' ({}) does not support context parallelism", module.path(),
-                     module.class_name());
+    const std::string_view obstacle = slot == nullptr ? std::string_view() : slot->context_parallel_obstacle();
+    SHARDPROOF_REFUSE_UNLESS(obstacle.empty(), unsupported_error,
+                             "the attention of module '{}' ({}) does not support context parallelism: {}",
+                             module.path(), module.class_name(), obstacle);
   });
 }
 

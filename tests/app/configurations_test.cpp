@@ -90,6 +90,21 @@ TEST(PlanOfModel, SaysWhenThereIsNone) {
             "--plan shipped: SomeModel has no shipped context-parallel plan; expected a plan file");
 }
 
+TEST(PlanOfModel, IsEmptyWhereTheModelHasNoneAtAll) {
+  ModelType model;
+  model.plans = [](const Json&) { return ModelPlans{}; };
+  EXPECT_EQ(plan_of_model(model, Json(), "default"), ContextParallelPlan{});
+  EXPECT_EQ(plan_of_model(model, Json(), "shipped"), ContextParallelPlan{});
+}
+
+TEST(RequestedPlan, NotesThatAModelHasNone) {
+  const Subject with_none = Subject::open("qwenimage21", 0), with_one = Subject::open("flux", 0);
+  EXPECT_EQ(
+      requested_plan({}, with_none).notes,
+      std::vector<std::string>{"QwenImage21Transformer2DModel has no context-parallel plan; nothing of it is divided"});
+  EXPECT_TRUE(requested_plan({}, with_one).notes.empty());
+}
+
 TEST(PlanOfModel, TakesTheOneThatIsAskedFor) {
   ModelType model;
   const ContextParallelPlan plan{{{"a", GatherEntry(ContextParallelOutput{.gather_dim = 1})}}};

@@ -32,8 +32,10 @@ TEST(ModelPlans, FitTheModelsThatTheyBelongTo) {
   for (const ModelType& type : model_types()) {
     const Json config = type.hostile_config();
     const std::unique_ptr<Module> tree = type.create(config, {});
-    for (const auto& plan : {type.plans(config).shipped_cp, type.plans(config).default_cp}) {
-      ASSERT_TRUE(plan.has_value()) << type.class_name;
+    const ModelPlans plans = type.plans(config);
+    ASSERT_EQ(plans.shipped_cp.has_value(), plans.default_cp.has_value()) << type.class_name;
+    for (const auto& plan : {plans.shipped_cp, plans.default_cp}) {
+      if (!plan.has_value()) continue;  // its attention refuses, which its own tests show
       EXPECT_TRUE(plan_problems(*tree, *plan).empty()) << type.class_name;
       EXPECT_EQ(context_parallel_plan_from_json(plan_to_json(*plan)), *plan);
     }

@@ -306,7 +306,7 @@ class UnsupportedAttention final : public Module, public AttentionSlot {
   UnsupportedAttention() : Module("UnsupportedAttention") {}
   std::span<const ArgumentSpec> forward_arguments() const override { return {}; }
   Outputs forward(Arguments&) override { return Outputs(Tensor()); }
-  bool supports_context_parallel() const override { return false; }
+  std::string_view context_parallel_obstacle() const override { return "it is deaf"; }
 };
 
 TEST_F(ContextParallelTest, LooksAtEveryAttentionModule) {
@@ -318,7 +318,7 @@ TEST_F(ContextParallelTest, LooksAtEveryAttentionModule) {
   });
   EXPECT_THAT(seen,
               ElementsAre("unsupported_error: the attention of module '1' (UnsupportedAttention) does not support "
-                          "context parallelism",
+                          "context parallelism: it is deaf",
                           ""));
 }
 

@@ -86,5 +86,25 @@ TEST(Flux2, RefusesIdsWithoutABatchAxis) {
   EXPECT_THAT(result.reason, HasSubstr("argument 'img_ids' of module '' was skipped: 2 dimensions, plan expects 3"));
 }
 
+// Whatever plan is tried: its mask has rows of queries over all keys.
+TEST(QwenImage21, RefusesContextParallelismByRule) {
+  Subject subject = Subject::open("qwenimage21", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan tokens{
+      {{"transformer_blocks.0",
+        SplitEntries{{"hidden_states", ContextParallelInput{.split_dim = 1, .expected_dims = 3}}}},
+       {"proj_out", GatherEntry(ContextParallelOutput{.gather_dim = 1, .expected_dims = 3})}}};
+  for (const ContextParallelPlan& plan : {ContextParallelPlan{}, tokens}) {
+    for (const ContextParallelConfig& config : default_configurations()) {
+      const VerificationResult result = verifier.verify("condition_masked", config, plan);
+      EXPECT_EQ(result.verdict, Verdict::refused) << result.mode << " " << result.mesh;
+      EXPECT_EQ(result.reason,
+                "the attention of module 'transformer_blocks.0.attn' (QwenImage21Attention) does not support context "
+                "parallelism: its mask is block causal and needs all queries and keys on one rank; the nearest legal "
+                "configuration is one rank, or tensor parallelism");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardproof
