@@ -16,6 +16,7 @@
 #include "app/processor_check.h"
 #include "app/progress.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "reports/json_report.h"
 #include "reports/terminal.h"
 
@@ -30,20 +31,9 @@ namespace {
   ::_exit(kInternalError);
 }
 
-// Names come from files of strangers: control characters of theirs do not reach the terminal.
-std::string without_control_characters(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool is_control = (byte < 0x20 && c != '\n') || byte == 0x7F;
-    result += is_control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return result;
-}
-
-void say(std::string_view message) {
-  write_standard_error(fmt::format("shardproof: {}\n", without_control_characters(message)));
-}
+// Names come from files of strangers: control characters of theirs do not reach the terminal. The report sees to that
+// itself.
+void say(std::string_view message) { write_standard_error(fmt::format("shardproof: {}\n", printable_lines(message))); }
 
 // Standard output and the JSON file are independent: one that cannot be written does not cost the other.
 int deliver(const CommandOutcome& outcome, JsonTarget* json) {
@@ -59,10 +49,7 @@ int deliver(const CommandOutcome& outcome, JsonTarget* json) {
   // mpirun hands its processes a terminal of its own, whatever its own output is.
   const bool is_real = outcome.report.command == command_name(Command::run);
   const auto colour = !is_real && standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
-  attempt([&] {
-    const std::string text = terminal_text(outcome.report, {.colour = colour});
-    write_standard_output(colour == TextTable::Colour::on ? text : without_control_characters(text));
-  });
+  attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
   if (json != nullptr) attempt([&] { json->write(json_report(outcome.report).dump(2) + "\n"); });
   for (const std::string& message : outcome.messages) say(message);
   return status;

@@ -80,6 +80,20 @@ void synchronize_folder_of(const std::filesystem::path& path) {
 
 }  // namespace
 
+namespace {
+
+// Characters beyond ASCII that act on a terminal instead of being shown: the second set of control characters, line
+// separators, and marks that turn the direction of the text around them.
+bool is_unseen(std::string_view character) {
+  if (character.size() == 2) return character[0] == '\xC2' && static_cast<unsigned char>(character[1]) < 0xA0;
+  if (character.size() != 3 || character[0] != '\xE2') return false;
+  const auto last = static_cast<unsigned char>(character[2]);
+  if (character[1] == '\x80') return last == 0x8E || last == 0x8F || (last >= 0xA8 && last <= 0xAE);
+  return character[1] == '\x81' && last >= 0xA6 && last <= 0xA9;
+}
+
+}  // namespace
+
 std::string printable(std::string_view text, std::size_t max_bytes) {
   std::string result;
   std::size_t at = 0;
@@ -90,10 +104,26 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     if (length == 0 || byte < 0x20 || byte == 0x7F) {
       result += fmt::format("\\x{:02x}", byte);
       ++at;
+    } else if (is_unseen(text.substr(at, length))) {
+      for (const char part : text.substr(at, length))
+        result += fmt::format("\\x{:02x}", static_cast<unsigned char>(part));
+      at += length;
     } else {
       result += text.substr(at, length);
       at += length;
     }
+  }
+  return result;
+}
+
+std::string printable_lines(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    result += printable(line, std::string_view::npos);
+    const bool is_ended = line.size() < text.size();
+    if (is_ended) result += '\n';
+    text.remove_prefix(line.size() + (is_ended ? 1 : 0));
   }
   return result;
 }

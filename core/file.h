@@ -12,9 +12,11 @@
 
 namespace shardproof {
 
-// `text` as it may stand in a message: control bytes and invalid UTF-8 escaped as \xNN, and cut after about
-// `max_bytes` bytes with "..." at the cut.
+// `text` as it may stand in a message: control characters, marks that turn the direction of text and invalid UTF-8
+// escaped as \xNN, and cut after about `max_bytes` bytes with "..." at the cut.
 std::string printable(std::string_view text, std::size_t max_bytes = 200);
+// The same for a text of several lines: line ends stay, and nothing is cut.
+std::string printable_lines(std::string_view text);
 
 // The bytes of a regular file, mapped read only for the life of the object. Throws file_error for a path that is
 // missing, a folder, not a regular file, or not readable. An empty file is an empty span. Another process that shortens

@@ -68,6 +68,9 @@ std::string worst_text(const VerificationResult& result) {
   return fmt::format("rank {} [{}]", result.worst->rank, fmt::join(result.worst->index, ","));
 }
 
+// The text without what acts on a terminal, whole.
+std::string shown(std::string_view text) { return printable(text, std::string_view::npos); }
+
 std::string module_text(const std::string& path) { return path.empty() ? "(root)" : printable(path); }
 
 void add_name(ConfigurationNames& names, const VerificationResult& result) {
@@ -100,7 +103,8 @@ class Printer {
 
  private:
   void paragraph(std::string_view text, std::string_view first, std::size_t indent) {
-    text_ += wrapped(text, first, indent, options_.width);
+    // Whatever comes from a file of a stranger reaches the terminal as characters that are only shown.
+    text_ += wrapped(shown(text), shown(first), indent, options_.width);
   }
   // A message as one item of a list; reports of the simulator have several lines.
   void message(std::string_view lines) {
@@ -122,16 +126,17 @@ class Printer {
   }
 
   void header() {
-    text_ += fmt::format("shardproof {} {}\n\n", report_.version, report_.command);
-    text_ += fmt::format("model   {}\n", report_.model);
+    text_ += fmt::format("shardproof {} {}\n\n", shown(report_.version), shown(report_.command));
+    text_ += fmt::format("model   {}\n", shown(report_.model));
     for (const std::string& source : report_.sources) {
       text_ += fmt::format("{:8}{}\n", &source == report_.sources.data() ? "source" : "", printable(source));
     }
     if (!report_.verifications.empty()) {
       const VerificationResult& first = report_.verifications.front();
-      text_ += fmt::format("run     {} on device {}, {} tier, seed {}, schedule seed {}{}\n", first.dtype, first.device,
-                           first.tier, first.seed, first.schedule_seed,
-                           first.convert_to_fp32 ? "" : ", without convert_to_fp32");
+      text_ += shown(fmt::format("run     {} on device {}, {} tier, seed {}, schedule seed {}{}", first.dtype,
+                                 first.device, first.tier, first.seed, first.schedule_seed,
+                                 first.convert_to_fp32 ? "" : ", without convert_to_fp32")) +
+               '\n';
     }
     if (!report_.plan_name.empty()) text_ += fmt::format("plan    {}\n", printable(report_.plan_name));
   }
@@ -265,7 +270,7 @@ class Printer {
   }
 
   void close(const std::string& line, Tone tone) {
-    text_ += (options_.colour == TextTable::Colour::on ? in_tone(line, tone) : line) + "\n";
+    text_ += (options_.colour == TextTable::Colour::on ? in_tone(shown(line), tone) : shown(line)) + "\n";
   }
 
   void oracle_part() {
@@ -328,7 +333,8 @@ class Printer {
   }
 
   void plan_part() {
-    text_ += fmt::format("run     {} on the mesh {}\n", report_.plan.front().mode, report_.plan.front().mesh);
+    text_ +=
+        shown(fmt::format("run     {} on the mesh {}", report_.plan.front().mode, report_.plan.front().mesh)) + '\n';
     TextTable rows({{"case"},
                     {"module"},
                     {"argument"},

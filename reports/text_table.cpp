@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/file.h"
 #include "core/utf8.h"
 
 namespace shardproof {
@@ -51,6 +52,11 @@ std::string wrapped(std::string_view text, std::string_view first, std::size_t i
     has_word = true;
   }
   return result + line + "\n";
+}
+
+void TextTable::add(std::vector<Cell> row) {
+  for (Cell& cell : row) cell.text = printable(cell.text, std::string::npos);
+  rows_.push_back(std::move(row));
 }
 
 std::string TextTable::text(Colour colour) const {

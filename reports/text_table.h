@@ -37,8 +37,8 @@ class TextTable {
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // One cell for each column.
-  void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+  // One cell for each column. Control characters of a cell are escaped, with or without colour.
+  void add(std::vector<Cell> row);
   bool empty() const { return rows_.empty(); }
   // Title line and rows, every line ended and without blanks at its end.
   std::string text(Colour colour) const;

@@ -84,6 +84,7 @@ int fuzz(const FuzzTarget& target, const std::string& name, std::int64_t count, 
     const std::string& sound = corpus[number % corpus.size()];
     const bool only_header = name == "safetensors" && number / corpus.size() % 2 == 1;
     const std::string text = only_header ? mutated_header(sound, random, number) : mutated(sound, random, number);
+    fs::remove(folder / target.file_name);  // some file systems wait for the disk when a file is overwritten
     std::ofstream(folder / target.file_name, std::ios::binary | std::ios::trunc) << text;
     const std::string finding = finding_about(target, folder);
     if (finding.empty()) continue;

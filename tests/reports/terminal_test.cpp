@@ -112,6 +112,57 @@ TEST(TerminalText, EscapesWhatAFileNameMayHold) {
   EXPECT_THAT(text, HasSubstr("b\\x0ac  ring"));
 }
 
+// Every name in a report may come from a stranger's file.
+Report hostile_report() {
+  const std::string name = "n\x1b]0;title\x07\nFORGED \u009b31m\u202e\r\xff";
+  Report report = test::verify_report();
+  report.model = report.plan_name = name;
+  report.sources = {name};
+  report.notes = {name};
+  report.not_checked = {name};
+  for (VerificationResult& result : report.verifications) {
+    result.case_name = result.mode = result.mesh = result.rotate_method = result.device = result.tier = name;
+    result.reason = name;
+    result.skipped_entries = {{name, name, name}};
+  }
+  VerificationResult different = report.verifications.front();
+  different.verdict = Verdict::different;
+  report.verifications.push_back(different);
+  OracleResult oracle;
+  oracle.source = oracle.case_name = oracle.run = oracle.first_module = oracle.note = name;
+  oracle.checked = true;
+  oracle.without_counterpart = {name};
+  report.oracles = {oracle};
+  for (const char* action : {"split", "gather", "skipped", "refused", "failed"}) {
+    report.plan.push_back({.case_name = name,
+                           .mode = name,
+                           .mesh = name,
+                           .module = name,
+                           .argument = name,
+                           .action = action,
+                           .axis = {},
+                           .total = {},
+                           .per_rank = {},
+                           .note = name});
+  }
+  return report;
+}
+
+TEST(TerminalText, ShowsNoControlCharacterOfANameWithOrWithoutColour) {
+  for (const TextTable::Colour colour : {TextTable::Colour::off, TextTable::Colour::on}) {
+    std::string text = terminal_text(hostile_report(), {.colour = colour});
+    for (const std::string_view own : {"\x1b[32m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"}) {
+      for (std::size_t at = text.find(own); at != std::string::npos; at = text.find(own)) text.erase(at, own.size());
+    }
+    for (const char c : text) ASSERT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20) << text;
+    EXPECT_THAT(text, Not(HasSubstr("\u009b")));
+    EXPECT_THAT(text, Not(HasSubstr("\u202e")));
+    EXPECT_THAT(text, Not(HasSubstr("\xff")));
+    EXPECT_THAT(text, Not(HasSubstr("\nFORGED")));
+    EXPECT_THAT(text, HasSubstr("FORGED"));
+  }
+}
+
 TEST(TerminalText, ColoursOnlyWhenAsked) {
   EXPECT_THAT(terminal_text(test::verify_report()), Not(HasSubstr("\x1b")));
   const std::string text = terminal_text(test::verify_report(), {.colour = TextTable::Colour::on});

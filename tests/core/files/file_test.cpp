@@ -240,6 +240,20 @@ TEST(AtomicFile, ReportsATargetThatBecameAFolder) {
   EXPECT_EQ(folder.entry_count(), 1U);
 }
 
+TEST(Printable, EscapesCharactersThatActOnATerminal) {
+  EXPECT_EQ(printable("\u009b31m"), "\\xc2\\x9b31m");  // what some terminals take for ESC [
+  EXPECT_EQ(printable("a\u202eb\u2066c\u2028d\u200fe"),
+            "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xe2\\x80\\xa8d\\xe2\\x80\\x8fe");
+  EXPECT_EQ(printable("\u00a0\u2013\u2070\u20ac"), "\u00a0\u2013\u2070\u20ac");
+}
+
+TEST(Printable, KeepsLineEndsWhereLinesAreMeant) {
+  EXPECT_EQ(printable_lines("a\n\tb\n\n"), "a\n\\x09b\n\n");
+  EXPECT_EQ(printable_lines("a\x1b"), "a\\x1b");
+  EXPECT_EQ(printable_lines(std::string(1000, 'x')), std::string(1000, 'x'));
+  EXPECT_EQ(printable_lines(""), "");
+}
+
 TEST(Printable, EscapesControlBytesAndCutsLongText) {
   EXPECT_EQ(printable("plain é 😀"), "plain é 😀");
   EXPECT_EQ(printable(std::string("a\0\x1B[31m\x7F\xFF", 9)), "a\\x00\\x1b[31m\\x7f\\xff");
