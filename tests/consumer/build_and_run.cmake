@@ -1,5 +1,7 @@
 # Installs BUILD_FOLDER below WORK_FOLDER, builds the consumer project against it and runs its test; stops at the first
 # step that fails. Called as cmake -D.. -P by the test Package.ServesAConsumerProject.
+cmake_minimum_required(VERSION 3.25)
+
 function(step)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -7,6 +9,17 @@ function(step)
   endif()
   set(step_output "${output}" PARENT_SCOPE)
 endfunction()
+
+# What a user has to write: lines that are neither blank nor a comment nor an include.
+set(most_lines 30)
+file(READ "${SOURCE_FOLDER}/consumer_test.cpp" user_lines)
+string(REGEX REPLACE "[][;]" "" user_lines "${user_lines}")  # which mean something else in a list
+string(REPLACE "\n" ";" user_lines "${user_lines}")
+list(FILTER user_lines EXCLUDE REGEX "^ *(//.*|#include.*)?$")
+list(LENGTH user_lines line_count)
+if(line_count GREATER most_lines)
+  message(FATAL_ERROR "consumer_test.cpp has ${line_count} lines of code; a user should need at most ${most_lines}")
+endif()
 
 file(REMOVE_RECURSE "${WORK_FOLDER}")
 step(${CMAKE_COMMAND} --install "${BUILD_FOLDER}" --prefix "${WORK_FOLDER}/installed")
