@@ -1,6 +1,7 @@
 #include "core/module.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/ops.h"
@@ -115,14 +116,16 @@ Tensor TensorModule::operator()(const Tensor& x) {
   return call({{kHiddenStates, x}}).tensors.front();
 }
 
-Linear::Linear(std::int64_t in_features, std::int64_t out_features, Bias bias) : TensorModule("Linear") {
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, Bias bias)
+    : Linear(in_features, out_features, bias, Blocks{}) {}
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, Bias bias, Blocks blocks)
+    : TensorModule("Linear"), in_features_(in_features), out_features_(out_features), blocks_(std::move(blocks)) {
   declare_parameter("weight", {out_features, in_features});
   if (bias == Bias::present) declare_parameter("bias", {out_features});
 }
 
-Tensor Linear::compute(const Tensor& x) const {
-  return ops::linear(x, parameter(0), parameters().size() > 1 ? parameter(1) : Tensor());
-}
+Tensor Linear::linear_with(const Tensor& x, const Tensor& bias) const { return ops::linear(x, parameter(0), bias); }
 
 void for_each_parameter(Module& root,
                         const std::function<void(const std::string& path, Module&, const Module::Parameter&)>& visit) {

@@ -2,6 +2,7 @@
 // own over shared tensors: a replicated weight exists once, however many ranks are simulated.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -129,14 +130,37 @@ class TensorModule : public Module {
   virtual Tensor compute(const Tensor& x) const = 0;
 };
 
-// y = x W^T + b with parameters "weight" [out, in] and, if present, "bias" [out].
+// y = x W^T + b with parameters "weight" [out, in] and, if present, "bias" [out]. Under tensor parallelism the
+// parameters are this rank's slices; the declared sizes stay those of the whole layer.
 class Linear final : public TensorModule {
  public:
   enum class Bias : bool { absent, present };
+  // Sizes of the blocks that the rows or columns are made of where a layer joins several projections, or takes several
+  // inputs side by side; none for a plain layer.
+  struct Blocks {
+    std::vector<std::int64_t> rows = {};
+    std::vector<std::int64_t> columns = {};
+  };
   Linear(std::int64_t in_features, std::int64_t out_features, Bias bias = Bias::present);
+  Linear(std::int64_t in_features, std::int64_t out_features, Bias bias, Blocks blocks);
+
+  std::int64_t in_features() const { return in_features_; }
+  std::int64_t out_features() const { return out_features_; }
+  bool has_bias() const { return parameters().size() > 1; }
+  const std::vector<std::int64_t>& packed_col_blocks() const { return blocks_.rows; }
+  const std::vector<std::int64_t>& packed_row_blocks() const { return blocks_.columns; }
+  // x W^T, without the bias.
+  Tensor product(const Tensor& x) const { return linear_with(x, Tensor()); }
+  // No tensor if there is none.
+  Tensor bias() const { return has_bias() ? parameter(1) : Tensor(); }
 
  private:
-  Tensor compute(const Tensor& x) const override;
+  Tensor compute(const Tensor& x) const override { return linear_with(x, bias()); }
+  Tensor linear_with(const Tensor& x, const Tensor& bias) const;
+
+  std::int64_t in_features_;
+  std::int64_t out_features_;
+  Blocks blocks_;
 };
 
 // All parameters of a tree by dotted path, in tree order.

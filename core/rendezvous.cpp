@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/checksum.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/host_parallel.h"

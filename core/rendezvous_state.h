@@ -97,8 +97,6 @@ void check_joined(Call& call, const Post& post);
 // Makes a buffer that is still to be filled spoil what is computed from it: every byte of one cache line in each KiB,
 // and of the whole where it is smaller. (Poisoning every byte of every buffer cost more than moving the data.)
 void poison_lines(const Tensor& tensor);
-// 8 bytes a step; 0 for no data.
-std::uint64_t checksum_of(const Tensor& tensor);
 // Throws state_error if the send buffer is not what it was when it was posted; asked when the sender waits.
 void check_unchanged(const Post& post);
 // Fills the receive buffer of one member of a complete call.

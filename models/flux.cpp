@@ -146,7 +146,8 @@ class FluxSingleTransformerBlock final : public Module {
         norm_(add_child<AdaLayerNormZero>("norm", config.width(), AdaLayerNormZero::Chunks::three)),
         proj_mlp_(add_child<Linear>("proj_mlp", config.width(), 4 * config.width())),
         act_mlp_(add_child<Activation>("act_mlp", "GELU", UnaryOp::gelu_tanh)),
-        proj_out_(add_child<Linear>("proj_out", 5 * config.width(), config.width())),
+        proj_out_(add_child<Linear>("proj_out", 5 * config.width(), config.width(), Linear::Bias::present,
+                                    Linear::Blocks{.columns = {config.width(), 4 * config.width()}})),
         attn_(add_child<FluxSingleAttention>("attn", config)) {}
 
   std::span<const ArgumentSpec> forward_arguments() const override { return block_arguments(); }

@@ -69,7 +69,8 @@ class Flux2FeedForward final : public TensorModule {
  public:
   explicit Flux2FeedForward(const Flux2Config& config)
       : TensorModule("Flux2FeedForward"),
-        linear_in_(add_child<Linear>("linear_in", config.width(), 2 * config.mlp_width(), kNoBias)),
+        linear_in_(add_child<Linear>("linear_in", config.width(), 2 * config.mlp_width(), kNoBias,
+                                     Linear::Blocks{.rows = {config.mlp_width(), config.mlp_width()}})),
         act_(add_child<Flux2SwiGlu>("act_fn")),
         linear_out_(add_child<Linear>("linear_out", config.mlp_width(), config.width(), kNoBias)) {}
 
@@ -148,11 +149,14 @@ class Flux2ParallelSelfAttention final : public ProjectedAttention {
       : ProjectedAttention("Flux2ParallelSelfAttention", attention_options(config)),
         attention_columns_(3 * config.width()),
         all_columns_(3 * config.width() + 2 * config.mlp_width()),
-        in_(add_child<Linear>("to_qkv_mlp_proj", config.width(), all_columns_, kNoBias)),
+        in_(add_child<Linear>("to_qkv_mlp_proj", config.width(), all_columns_, kNoBias,
+                              Linear::Blocks{.rows = {config.width(), config.width(), config.width(),
+                                                      config.mlp_width(), config.mlp_width()}})),
         act_(add_child<Flux2SwiGlu>("mlp_act_fn")),
         norm_q_(add_child<RmsNorm>("norm_q", config.attention_head_dim, config.eps)),
         norm_k_(add_child<RmsNorm>("norm_k", config.attention_head_dim, config.eps)),
-        out_(add_child<Linear>("to_out", config.width() + config.mlp_width(), config.width(), kNoBias)) {}
+        out_(add_child<Linear>("to_out", config.width() + config.mlp_width(), config.width(), kNoBias,
+                               Linear::Blocks{.columns = {config.width(), config.mlp_width()}})) {}
 
   std::span<const ArgumentSpec> forward_arguments() const override {
     static const ArgumentSpec kArguments[] = {{argument::hidden_states}, {argument::image_rotary_emb}};

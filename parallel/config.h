@@ -28,6 +28,9 @@ struct TensorParallelConfig {
   int tp_degree = 1;
   // Overrides tp_degree: the effective degree is its size (of the dimension "tp" if it has one).
   std::optional<Mesh> mesh = std::nullopt;
+  // Decides how weights are placed (see tensor_parallel.h): "cuda", "xpu", "cpu" scatter those of rank 0; "neuron",
+  // "tpu", "sim" slice each rank's own.
+  std::string device_type = "sim";
 };
 
 struct ParallelConfig {

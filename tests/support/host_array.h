@@ -23,6 +23,7 @@ struct HostArray {
   double& at(std::initializer_list<std::int64_t> index) { return values[offset(index)]; }
   double at(std::initializer_list<std::int64_t> index) const { return values[offset(index)]; }
   bool empty() const { return shape.rank() == 0; }
+  friend bool operator==(const HostArray&, const HostArray&) = default;
 
  private:
   std::size_t offset(std::initializer_list<std::int64_t> index) const;
