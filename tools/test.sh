@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The demo, then every test: the release build, and the fast tests again under the address and undefined-behaviour
-# sanitizers. With --full the slow tests run too. Ends with the closing lines of both test runs.
+# The demo, then every test: the release build, the fast tests again under the address and undefined-behaviour
+# sanitizers, and simulated ranks on several workers under the thread sanitizer. With --full the slow tests run too.
+# Ends with the closing lines of the test runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,11 +18,11 @@ esac
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# build CONFIGURE_PRESET: configures and builds what the tests of that preset need.
+# build CONFIGURE_PRESET [--target NAME]: configures, and builds what the tests of that preset need or the target.
 build() {
-  echo "test: building the tests, preset $1"
+  echo "test: building the tests, preset $*"
   cmake --preset "$1" >"$logs/configure" 2>&1 || { cat "$logs/configure" >&2; exit 2; }
-  cmake --build --preset "$1" -j "$(nproc)" >"$logs/build" 2>&1 || { cat "$logs/build" >&2; exit 2; }
+  cmake --build --preset "$@" -j "$(nproc)" >"$logs/build" 2>&1 || { cat "$logs/build" >&2; exit 2; }
 }
 
 # run_tests TEST_PRESET: runs them all, keeps the log, and remembers a failure.
@@ -43,7 +44,10 @@ build release
 run_tests "$release_tests"
 build asan
 run_tests asan
+build tsan --target simulation_test
+run_tests tsan-workers
 
+closing_lines "simulated ranks on several workers, thread sanitizer" tsan tsan-workers
 closing_lines "fast tests, address and undefined-behaviour sanitizers" asan asan
 closing_lines "all tests, release build" release "$release_tests"
 exit "$failed"
