@@ -19,8 +19,8 @@ bool is_same_entry(const AppliedEntry& a, const AppliedEntry& b) {
   return a.action == b.action && a.module == b.module && a.argument == b.argument && a.axis == b.axis;
 }
 
-void add_skipped(const RankOutcome& rank, std::vector<PlanRow>& rows) {
-  for (const SkippedEntry& entry : rank.skipped) {
+void add_skipped(const std::vector<SkippedEntry>& entries, std::vector<PlanRow>& rows) {
+  for (const SkippedEntry& entry : entries) {
     const bool is_known = std::any_of(rows.begin(), rows.end(), [&](const PlanRow& row) {
       return row.action == "skipped" && row.module == entry.module && row.argument == entry.argument &&
              row.note == entry.reason;
@@ -55,7 +55,8 @@ std::vector<PlanRow> plan_rows(const ParallelRun& run, const std::string& case_n
       }
       rows.push_back(std::move(row));
     }
-    for (const RankOutcome& rank : run.ranks) add_skipped(rank, rows);
+    for (const RankOutcome& rank : run.ranks) add_skipped(rank.skipped, rows);
+    for (const RankOutcome& rank : run.ranks) add_skipped(rank.omitted, rows);
   }
   for (PlanRow& row : rows) {
     row.case_name = case_name;

@@ -10,7 +10,8 @@
 
 namespace shardproof {
 
-// In the order in which the entries acted, the skipped ones last. A run that did not complete is one line.
+// In the order in which the entries acted, those that were skipped or whose argument was not given last. A run that did
+// not complete is one line.
 std::vector<PlanRow> plan_rows(const ParallelRun& run, const std::string& case_name, const std::string& mode,
                                const std::string& mesh);
 

@@ -61,9 +61,14 @@ class ContextParallelSplitHook final : public Hook {
   void pre_forward(Module& module, Arguments& arguments) override {
     for (const auto& [key, entry] : entries_) {
       const auto* name = std::get_if<std::string>(&key);
+      if (name == nullptr) continue;
       // An argument that is absent or none takes the forward's default, which is not divided.
-      Value* value = name ? arguments.find(Name(*name)) : nullptr;
-      if (value != nullptr && !is_none(*value)) *value = split_value(*value, entry, module, *name);
+      Value* value = arguments.find(Name(*name));
+      if (value == nullptr || is_none(*value)) {
+        state_->record_omitted(module.path(), *name);
+      } else {
+        *value = split_value(*value, entry, module, *name);
+      }
     }
   }
 

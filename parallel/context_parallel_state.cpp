@@ -38,6 +38,9 @@ std::shared_ptr<const ContextParallelState> ContextParallelState::for_one_rank()
 }
 
 void ContextParallelState::record_skipped(SkippedEntry entry) const { add_once(skipped_, std::move(entry)); }
+void ContextParallelState::record_omitted(std::string module, std::string argument) const {
+  add_once(omitted_, SkippedEntry{std::move(module), std::move(argument), "not given"});
+}
 void ContextParallelState::record_applied(AppliedEntry entry) const { add_once(applied_, std::move(entry)); }
 
 void ContextParallelState::record_attention_exchange(std::int64_t queries) const {

@@ -58,6 +58,10 @@ class ContextParallelState {
 
   void record_skipped(SkippedEntry entry) const;
   const std::vector<SkippedEntry>& skipped() const { return skipped_; }
+  // Entries whose argument a call did not have, or had as none: its default is not divided. As skipped ones, with the
+  // reason "not given".
+  void record_omitted(std::string module, std::string argument) const;
+  const std::vector<SkippedEntry>& omitted() const { return omitted_; }
   void record_applied(AppliedEntry entry) const;
   const std::vector<AppliedEntry>& applied() const { return applied_; }
   // Counts attention calls that exchanged data (a plan that splits tokens needs at least one) and keeps the number of
@@ -79,6 +83,7 @@ class ContextParallelState {
   Communicator* ulysses_ = nullptr;
   // Written by the hooks of this rank only.
   mutable std::vector<SkippedEntry> skipped_;
+  mutable std::vector<SkippedEntry> omitted_;
   mutable std::vector<AppliedEntry> applied_;
   mutable std::int64_t attention_exchanges_ = 0;
   mutable std::int64_t attention_tokens_ = 0;

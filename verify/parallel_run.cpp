@@ -37,6 +37,7 @@ bool left_a_sequence_whole(const ContextParallelState& state) {
 void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
   if (state == nullptr) return;
   outcome.skipped = state->skipped();
+  outcome.omitted = state->omitted();
   outcome.applied = state->applied();
   outcome.attention_tokens = state->attention_tokens();
   outcome.attention_exchanges = state->attention_exchanges();

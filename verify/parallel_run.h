@@ -36,6 +36,7 @@ enum class RunEnd : std::uint8_t {
 struct RankOutcome {
   Outputs outputs;
   std::vector<SkippedEntry> skipped;
+  std::vector<SkippedEntry> omitted;  // entries whose argument was not given
   std::vector<AppliedEntry> applied;
   std::int64_t attention_tokens = 0;
   std::int64_t attention_exchanges = 0;

@@ -45,6 +45,19 @@ TEST(PlanRows, ListWhatWasSkippedOnceForAllRanks) {
   EXPECT_FALSE(rows[2].axis || rows[2].total);
 }
 
+TEST(PlanRows, EndWithTheArgumentsThatWereNotGiven) {
+  ParallelRun run;
+  run.ranks = {rank_with(9, {{"", "timestep", "1 dimension, plan expects 2"}})};
+  run.ranks.front().omitted = {{"blocks.0", "mask", "not given"}};
+  const std::vector<PlanRow> rows = plan_rows(run, "base", "ring", "ring=2,ulysses=1");
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[2].argument, "timestep");
+  EXPECT_EQ(rows[3].action, "skipped");
+  EXPECT_EQ(rows[3].module, "blocks.0");
+  EXPECT_EQ(rows[3].argument, "mask");
+  EXPECT_EQ(rows[3].note, "not given");
+}
+
 TEST(PlanRows, AreOneLineForARunThatDidNotComplete) {
   ParallelRun run;
   run.ranks = {rank_with(9, {})};

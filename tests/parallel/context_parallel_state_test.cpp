@@ -97,12 +97,14 @@ TEST(ContextParallelState, RecordsEachSkippedEntryOnceAndCountsExchanges) {
     state.record_skipped({"", "timestep", "1 dimension, plan expects 2"});
     state.record_skipped({"", "timestep", "1 dimension, plan expects 2"});
     state.record_skipped({"blocks.0", "timestep", "1 dimension, plan expects 2"});
+    state.record_omitted("blocks.0", "mask");
+    state.record_omitted("blocks.0", "mask");
     state.record_attention_exchange(7);
     state.record_attention_exchange(8);
-    return std::tuple(state.skipped().size(), state.skipped()[1].module, state.attention_exchanges(),
-                      state.attention_tokens());
+    return std::tuple(state.skipped().size(), state.skipped()[1].module, state.omitted().size(),
+                      state.attention_exchanges(), state.attention_tokens());
   });
-  EXPECT_EQ(records[0], std::tuple(2U, std::string("blocks.0"), 2, 7));
+  EXPECT_EQ(records[0], std::tuple(2U, std::string("blocks.0"), 1U, 2, 7));
 }
 
 }  // namespace

@@ -344,6 +344,25 @@ TEST_F(ContextParallelTest, SkipsAndReportsAValueOfAnotherRank) {
   }
 }
 
+TEST_F(ContextParallelTest, RecordsOnceWhichArgumentsWereNotGiven) {
+  Arguments without = inputs({.has_text_mask = false});
+  Arguments none = without;
+  none.set("text_mask", Value());
+  const auto results = rank_results(2, [&](Communicator& world) {
+    const auto model = weights.make_model();
+    const State state = std::make_shared<const ContextParallelState>(world, ulysses_config(2));
+    apply_context_parallel(*model, state, plan);
+    model->call(without);
+    model->call(none);
+    return state->omitted();
+  });
+  for (const std::vector<SkippedEntry>& omitted : results) {
+    const auto is_mask = [](const SkippedEntry& entry) { return entry.argument == "text_mask"; };
+    ASSERT_EQ(std::count_if(omitted.begin(), omitted.end(), is_mask), 1);
+    EXPECT_EQ(*std::find_if(omitted.begin(), omitted.end(), is_mask), (SkippedEntry{"", "text_mask", "not given"}));
+  }
+}
+
 TEST_F(ContextParallelTest, RefusesAValueOfAnotherRankWhereTheEntrySaysSo) {
   auto& entries = std::get<SplitEntries>(plan.entries[0].second);
   std::get<ContextParallelInput>(entries[2].second).on_mismatch = OnMismatch::error;
