@@ -201,7 +201,7 @@ class QwenImage21FeedForward final : public TensorModule {
 };
 
 // Row b for tokens of the target, the last row for the others; [batch, 1, n] where there is no index.
-Tensor modulation_rows(const Tensor& rows, const Tensor& index) {
+Tensor target_rows(const Tensor& rows, const Tensor& index) {
   if (!index.defined()) return rows.unsqueeze(1);
   const std::int64_t batch = index.size(0);
   return rows_per_token(rows.narrow(0, 0, batch), rows.narrow(0, batch, 1), index);
@@ -236,7 +236,7 @@ class QwenImage21TransformerBlock final : public Module {
     const Tensor& x = arguments.tensor(argument::hidden_states);
     // scale1, gate1, scale2, gate2
     const std::vector<Tensor> modulation =
-        ops::chunk(modulation_rows(arguments.tensor(kModulation), arguments.optional_tensor(kTargetTokens)), 4, -1);
+        ops::chunk(target_rows(arguments.tensor(kModulation), arguments.optional_tensor(kTargetTokens)), 4, -1);
     const Outputs attended = attn_.call({{argument::hidden_states, scaled(img_norm1_(x), modulation[0])},
                                          {kRotary, *arguments.find(kRotary)},
                                          {argument::attention_mask, arguments.tensor(argument::attention_mask)}});
@@ -270,7 +270,7 @@ class QwenImage21AdaLayerNormOut final : public Module {
   Outputs forward(Arguments& arguments) override {
     const Tensor rows = linear_(silu_(arguments.tensor(argument::temb)));
     return scaled(norm_(arguments.tensor(argument::hidden_states)),
-                  modulation_rows(rows, arguments.optional_tensor(kTargetTokens)));
+                  target_rows(rows, arguments.optional_tensor(kTargetTokens)));
   }
 
  private:

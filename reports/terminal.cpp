@@ -71,6 +71,11 @@ std::string worst_text(const VerificationResult& result) {
 // The text without what acts on a terminal, whole.
 std::string shown(std::string_view text) { return printable(text, std::string_view::npos); }
 
+// Outputs have numbers where arguments have names.
+bool is_output(const PlanRow& row) {
+  return !row.argument.empty() && row.argument.find_first_not_of("0123456789") == std::string::npos;
+}
+
 std::string module_text(const std::string& path) { return path.empty() ? "(root)" : printable(path); }
 
 void add_name(ConfigurationNames& names, const VerificationResult& result) {
@@ -347,7 +352,7 @@ class Printer {
       if (ended(row)) continue;
       rows.add({{printable(row.case_name)},
                 {module_text(row.module)},
-                {(row.action == "gather" ? "output " : "") + printable(row.argument)},
+                {(is_output(row) ? "output " : "") + printable(row.argument)},
                 {row.action},
                 {row.axis ? std::to_string(*row.axis) : "-"},
                 {row.total ? std::to_string(*row.total) : "-"},

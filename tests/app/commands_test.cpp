@@ -474,6 +474,12 @@ TEST(Plan, ListsSkippedEntries) {
   EXPECT_THAT(run.output, HasSubstr("1 dimension, plan expects 2\n"));
 }
 
+TEST(Plan, ShowsOutputsThatAreDivided) {
+  const ProgramRun run = run_program({"plan", "qwenimage", "--case", "even", "--ulysses-degree", "2"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, testing::ContainsRegex("pos_embed +output 1 +split +0 +12 +6,6"));
+}
+
 TEST(Plan, SaysWhyItWasRefused) {
   const JsonRun result = run_with_json({"plan", "flux", "--case", "uneven", "--ulysses-degree", "2"});
   EXPECT_EQ(result.run.status, 2);
