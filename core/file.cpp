@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -148,20 +149,24 @@ MappedFile::~MappedFile() {
 
 namespace {
 
-// For pipes, whose writer may need a moment.
-void wait_for_data(int descriptor, const std::filesystem::path& path) {
-  constexpr int kPatienceMs = 10'000;
+using Clock = std::chrono::steady_clock;
+
+void wait_for_data(int descriptor, const std::filesystem::path& path, Clock::time_point start, int patience_ms) {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  const int left = waited < patience_ms ? patience_ms - static_cast<int>(waited) : 0;
   struct pollfd poll_for{descriptor, POLLIN, 0};
-  SHARDPROOF_CHECK(::poll(&poll_for, 1, kPatienceMs) != 0, file_error,
-                   "cannot read '{}': nothing was written to it within {} s", shown(path), kPatienceMs / 1000);
+  SHARDPROOF_CHECK(left > 0 && ::poll(&poll_for, 1, left) != 0, file_error,
+                   "cannot read '{}': it was not written to its end within {} s", shown(path),
+                   static_cast<double>(patience_ms) / 1000.0);
 }
 
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
+std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes, int patience_ms) {
   struct stat status{};
   // A named pipe that nobody writes to must not keep us waiting for ever.
   const Descriptor descriptor(open_to_read(path, O_NONBLOCK, status));
+  const Clock::time_point start = Clock::now();
   std::string text;
   constexpr std::size_t kStep = std::size_t{1} << 16U;
   std::size_t filled = 0;
@@ -170,7 +175,7 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
     const ssize_t count = ::read(descriptor.value(), text.data() + filled, kStep);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) {
-      wait_for_data(descriptor.value(), path);
+      wait_for_data(descriptor.value(), path, start, patience_ms);
       continue;
     }
     if (count < 0) fail(ErrorKind::file_error, "cannot read '{}': {}", shown(path), reason(errno));

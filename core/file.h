@@ -37,8 +37,10 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// The whole file. Throws file_error for what cannot be opened or read, for a folder, and for more than `max_bytes`.
-std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t{64} << 20U);
+// The whole file. Throws file_error for what cannot be opened or read, for a folder, for more than `max_bytes`, and for
+// a pipe that was not written to its end after so long: its writer may need a moment, or may never end.
+std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t{64} << 20U,
+                           int patience_ms = 10'000);
 
 // A file being written under a temporary name beside its target. `commit` flushes it to the disk and renames it; an
 // object destroyed before that removes it, and the target keeps what it had. A symbolic link is followed, so the link

@@ -76,6 +76,12 @@ bool is_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
 }
 
+bool is_constant(const Tensor& tensor) {
+  const std::vector<double> values = ops::to_doubles(tensor);
+  return values.size() > 1 &&
+         std::all_of(values.begin(), values.end(), [&](double value) { return value == values.front(); });
+}
+
 double share_of_allowed(const Comparison& comparison, double allowed) {
   if (comparison.max_abs == 0.0) return 0.0;
   return allowed > 0.0 ? comparison.max_abs / allowed : kInfinity;

@@ -32,6 +32,8 @@ Comparison compare(const Tensor& actual, const Tensor& expected);
 
 // True if every element is a finite number.
 bool is_finite(const Tensor& tensor);
+// True if there are several elements and all have the same value.
+bool is_constant(const Tensor& tensor);
 
 // max_abs / allowed: the share of an allowed error that was used; infinite if nothing is allowed and something differs.
 double share_of_allowed(const Comparison& comparison, double allowed);

@@ -68,6 +68,8 @@ class Verifier {
   std::string unjudgeable(DenseCase& dense);
   // The same, looked at once a case.
   const std::string& obstacle_of(DenseCase& dense);
+  // True if every output of the dense run has one value in all its elements: whatever equals it proves little.
+  static bool says_nothing(DenseCase& dense);
   // What is said of a plan under which attention sees tokens more than once. Empty if it does not.
   std::string replicated_tokens(const std::string& case_name, const ParallelRun& run);
   void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);

@@ -34,6 +34,15 @@ class CompareTest : public testing::Test {
   HostDevice device;
 };
 
+TEST_F(CompareTest, KnowsTensorsOfOneValue) {
+  EXPECT_TRUE(is_constant(tensor({0, 0, -0.0})));
+  EXPECT_TRUE(is_constant(tensor({2, 2}, kFloat32)));
+  EXPECT_FALSE(is_constant(tensor({2, 2, 3})));
+  EXPECT_FALSE(is_constant(tensor({kNan, kNan})));
+  EXPECT_FALSE(is_constant(tensor({2}))) << "one element cannot vary";
+  EXPECT_FALSE(is_constant(tensor({})));
+}
+
 TEST_F(CompareTest, FindsNothingInEqualTensors) {
   const Comparison same = compare(tensor({1, -2, kInfinity, -kInfinity}), tensor({1, -2, kInfinity, -kInfinity}));
   EXPECT_TRUE(same.equal());

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -309,7 +310,7 @@ TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
 // A copy of a golden whose output projection is spoilt.
 class SpoiltOutput : public ::testing::Test {
  protected:
-  VerificationResult verify_with(double bias) {
+  VerificationResult verify_with(double bias, std::optional<double> weight = std::nullopt) {
     const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "spoilt_output";
     std::filesystem::remove_all(folder);
     std::filesystem::copy(golden("tiny"), folder);
@@ -319,6 +320,7 @@ class SpoiltOutput : public ::testing::Test {
     for (const SafetensorsEntry& entry : file.entries()) {
       Tensor tensor = file.tensor(entry.name, host);
       if (entry.name == "proj_out.bias") tensor = ops::full(host, tensor.shape(), kFloat32, bias);
+      if (entry.name == "proj_out.weight" && weight) tensor = ops::full(host, tensor.shape(), kFloat32, *weight);
       weights.push_back({entry.name, tensor});
     }
     write_safetensors(folder / "weights.safetensors", weights);
@@ -336,6 +338,14 @@ TEST_F(SpoiltOutput, ThatIsNotFiniteIsNeverVerifiedNorCalledDifferent) {
     EXPECT_EQ(result.reason, "output 'sample' of the dense run is not finite everywhere");
   }
   EXPECT_EQ(verify_with(0.5).verdict, Verdict::rounding_equivalent);
+}
+
+// With all weights of the last layer zero the output is its bias, whatever the rest of the model does.
+TEST_F(SpoiltOutput, ThatIsTheSameEverywhereIsNotVerified) {
+  const VerificationResult result = verify_with(0.5, 0.0);
+  EXPECT_EQ(result.verdict, Verdict::not_checked);
+  EXPECT_EQ(result.reason,
+            "the dense run has one value in all elements of its output, so that equality with it says nothing");
 }
 
 TEST(Verifier, HasNothingToVerifyWhereTheOutputIsEmpty) {

@@ -2,6 +2,7 @@
 // from the system, its words are compared too, since they are what users read.
 #include "core/file.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -109,6 +110,19 @@ TEST(MappedFile, ShowsTheBytesOfTheFile) {
   EXPECT_EQ(file.path(), folder / "data");
   put(folder / "empty", "");
   EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());
+}
+
+TEST(ReadTextFile, WaitsForTheEndOfAPipeButNotForEver) {
+  const test::TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int writer = ::open(pipe.c_str(), O_RDWR);
+  ASSERT_GE(writer, 0);
+  ASSERT_EQ(::write(writer, "{", 1), 1);
+  EXPECT_EQ(file_error_of([&] { read_text_file(pipe, 100, 50); }),
+            "cannot read '" + pipe + "': it was not written to its end within 0.05 s");
+  ::close(writer);
+  EXPECT_EQ(read_text_file(pipe, 100, 50), "") << "nobody writes";
 }
 
 TEST(MappedFile, RefusesWhatIsNoRegularFile) {

@@ -410,7 +410,7 @@ TEST(RecordedFiles, AreAllReadCompletely) {
       ++files;
     }
   }
-  EXPECT_EQ(files, 26);
+  EXPECT_GE(files, 26) << "there are more as models are added, never fewer";
 }
 
 // The descriptions state the largest differences between the recorded outputs: a check that the right bytes are read
@@ -439,7 +439,7 @@ TEST(RecordedFiles, HoldTheDifferencesThatTheirDescriptionsState) {
     }
     ++cases;
   }
-  EXPECT_EQ(cases, 9);
+  EXPECT_GE(cases, 9);
 }
 
 TEST(RecordedFiles, SurviveBeingWrittenAgain) {
