@@ -137,13 +137,15 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
-  SHARDPROOF_CHECK(x.rank() == 4 && cosine.rank() == 2 && cosine.shape() == sine.shape() &&
-                       cosine.size(0) == x.size(1) && cosine.size(1) == x.size(3) && x.size(3) % 2 == 0,
+  const bool has_table =
+      cosine.rank() == 2 || (cosine.rank() == 3 && (cosine.size(0) == 1 || cosine.size(0) == x.size(0)));
+  SHARDPROOF_CHECK(x.rank() == 4 && has_table && cosine.shape() == sine.shape() && cosine.size(-2) == x.size(1) &&
+                       cosine.size(-1) == x.size(3) && x.size(3) % 2 == 0,
                    shape_error, "rotary embedding of {} with tables {} and {}: the tables must be [tokens, head_dim]",
                    x.text(), cosine.text(), sine.text());
   const std::int64_t pairs = x.size(3) / 2;
   const Tensor wide = cast(x, cosine.dtype()).unflatten(-1, pairs, 2);
-  const auto table = [&](const Tensor& t) { return t.unflatten(-1, pairs, 2).narrow(-1, 0, 1).unsqueeze(1); };
+  const auto table = [&](const Tensor& t) { return t.unflatten(-1, pairs, 2).narrow(-1, 0, 1).unsqueeze(-3); };
   const Tensor c = table(cosine), s = table(sine);
   const Tensor x0 = wide.narrow(-1, 0, 1), x1 = wide.narrow(-1, 1, 1);
   const Tensor first = subtract(multiply(x0, c), multiply(x1, s));

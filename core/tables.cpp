@@ -1,6 +1,7 @@
 #include "core/tables.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "core/error.h"
 #include "core/ops.h"
@@ -34,6 +35,41 @@ Tensor on_device(Device& device, const AngleTable& table, std::span<const double
 
 void check_rotary_width(std::int64_t n) {
   SHARDPROOF_CHECK(n >= 2 && n % 2 == 0, config_error, "rotary tables of width {}; it must be even and positive", n);
+}
+
+// theta^e pi/2 for `count` exponents from 0 to 1, in the order of operations of the original: steps up from 0 in the
+// first half and down from 1 in the second, each with one rounding.
+template <class Float>
+std::vector<Float> spaced_frequencies(std::int64_t count, double theta) {
+  std::vector<Float> frequencies;
+  const Float step = count > 1 ? Float(1) / static_cast<Float>(count - 1) : Float(0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const bool counts_up = i < count / 2 || count == 1;
+    const Float exponent =
+        counts_up ? step * static_cast<Float>(i) : std::fma(-step, static_cast<Float>(count - 1 - i), Float(1));
+    const Float power = std::pow(static_cast<Float>(theta), exponent);
+    frequencies.push_back(power * std::numbers::pi_v<Float> / Float(2));
+  }
+  return frequencies;
+}
+
+template <class Float>
+AngleTable fraction_angles_of(std::span<const double> fractions, std::int64_t axes, std::int64_t width,
+                              std::span<const Float> frequencies) {
+  const auto rows = static_cast<std::int64_t>(fractions.size()) / axes;
+  const std::int64_t missing = width - axes * static_cast<std::int64_t>(frequencies.size());
+  AngleTable table = empty_table(static_cast<std::size_t>(rows), width);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t k = 0; k < missing; ++k) push(table, 0.0, 1.0, 0.0);
+    for (const Float frequency : frequencies) {
+      for (std::int64_t axis = 0; axis < axes; ++axis) {
+        const auto fraction = static_cast<Float>(fractions[static_cast<std::size_t>(row * axes + axis)]);
+        const Float angle = frequency * (fraction * Float(2) - Float(1));
+        push(table, angle, std::cos(angle), std::sin(angle));
+      }
+    }
+  }
+  return table;
 }
 
 }  // namespace
@@ -89,6 +125,19 @@ AngleTable rotary_angles32(std::span<const double> positions, std::int64_t n, do
     }
   }
   return table;
+}
+
+AngleTable fraction_angles(std::span<const double> fractions, std::int64_t axes, std::int64_t width, double theta,
+                           TablePrecision precision, FrequencyPrecision frequencies) {
+  SHARDPROOF_CHECK(axes >= 1 && width >= 1 && static_cast<std::int64_t>(fractions.size()) % axes == 0, config_error,
+                   "a rotary table of width {} from {} fractions on {} axes", width, fractions.size(), axes);
+  const std::int64_t count = width / axes;
+  if (precision == TablePrecision::float64)
+    return fraction_angles_of<double>(fractions, axes, width, spaced_frequencies<double>(count, theta));
+  if (frequencies == FrequencyPrecision::of_table)
+    return fraction_angles_of<float>(fractions, axes, width, spaced_frequencies<float>(count, theta));
+  const std::vector<double> exact = spaced_frequencies<double>(count, theta);
+  return fraction_angles_of<float>(fractions, axes, width, std::vector<float>(exact.begin(), exact.end()));
 }
 
 AngleTable side_by_side(std::span<const AngleTable> parts) {

@@ -14,6 +14,8 @@ namespace shardproof {
 
 // float32: every rounding as the original models make it. float64: the same formulas in double throughout.
 enum class TablePrecision : std::uint8_t { float32, float64 };
+// Where a table of float32 takes its frequencies from: computed in its own precision, or in double and rounded once.
+enum class FrequencyPrecision : std::uint8_t { of_table, float64 };
 
 // Rows of angles with their cosines and sines; `width` angles a row. Values of a float32 table are exact float32
 // numbers.
@@ -35,6 +37,11 @@ AngleTable rotary_angles64(std::span<const double> positions, std::int64_t n, do
 // The same angles, but in the float32 precision with every operation rounded to float32: theta^(2k/n), its inverse, the
 // angle, cosine and sine.
 AngleTable rotary_angles32(std::span<const double> positions, std::int64_t n, double theta, TablePrecision precision);
+// Angles of LTX and LTX-2: frequencies theta^e pi/2 with exponents e equally spaced over [0, 1], angle = frequency (2
+// fraction - 1). `fractions` are rows of `axes` coordinates. A row of the result has `width` angles: zeros in front for
+// what width / axes leaves over, then those of the first frequency for every axis, of the second, ..
+AngleTable fraction_angles(std::span<const double> fractions, std::int64_t axes, std::int64_t width, double theta,
+                           TablePrecision precision, FrequencyPrecision frequencies = FrequencyPrecision::of_table);
 // Tables with equally many rows side by side.
 AngleTable side_by_side(std::span<const AngleTable> parts);
 

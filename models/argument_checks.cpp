@@ -52,6 +52,12 @@ void ArgumentChecks::per_item(Name name, std::int64_t batch) const {
   shape(name, tensor, fits, "[batch] with the batch of hidden_states");
 }
 
+void ArgumentChecks::per_item_or_token(Name name, std::int64_t batch) const {
+  const Tensor& tensor = arguments_.tensor(name);
+  const bool fits = (tensor.rank() == 1 || tensor.rank() == 2) && tensor.size(0) == batch;
+  shape(name, tensor, fits, "[batch] or [batch, tokens] with the batch of hidden_states");
+}
+
 void ArgumentChecks::position_ids(Name name) const {
   const Tensor& ids = arguments_.tensor(name);
   const bool fits = ids.rank() == 2 || (ids.rank() == 3 && ids.size(0) > 0);

@@ -29,6 +29,9 @@ class ArgumentChecks {
   const Tensor& sequence(Name name, std::int64_t batch, std::string_view meaning) const;
   // A tensor [batch] or [1], or nothing.
   void per_item(Name name, std::int64_t batch) const;
+  // The required tensor [batch] or [batch, tokens]. How many tokens is the module's to check that they meet: a plan may
+  // have divided them.
+  void per_item_or_token(Name name, std::int64_t batch) const;
   // The required ids [tokens, axes], or with a batch axis of at least one entry.
   void position_ids(Name name) const;
 

@@ -53,4 +53,14 @@ Outputs JointAttention::forward(Arguments& arguments) {
   return Outputs(std::vector<Tensor>{(*to_out_)(image_out), (*to_add_out_)(text_out)});
 }
 
+AcrossHeadsAttention::AcrossHeadsAttention(Name class_name, const AcrossHeadsOptions& options)
+    : Module(class_name),
+      options_(options),
+      norm_q_(add_child<RmsNorm>("norm_q", options.inner, options.norm_eps)),
+      norm_k_(add_child<RmsNorm>("norm_k", options.inner, options.norm_eps)),
+      to_q_(add_child<Linear>("to_q", options.query_width, options.inner, options.bias)),
+      to_k_(add_child<Linear>("to_k", options.key_width, options.inner, options.bias)),
+      to_v_(add_child<Linear>("to_v", options.key_width, options.inner, options.bias)),
+      to_out_(add_child<ModuleList>("to_out").append<Linear>(options.inner, options.out_width, options.out_bias)) {}
+
 }  // namespace shardproof

@@ -1,6 +1,6 @@
 // Attention layers that several models share: projections to queries, keys and values with a norm a head, and the joint
-// attention of a text and an image stream that FLUX.1, FLUX.2 and Qwen-Image have in their blocks.
-// Source: models specification, sections 0 and 1 to 3.
+// attention of a text and an image stream that FLUX.1, FLUX.2 and Qwen-Image have in their blocks; and the projections
+// of the video models, with norms across heads. Source: models specification, sections 0, 1 to 3, 5 to 9.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +67,44 @@ class JointAttention final : public ProjectedAttention {
   Projections text_;
   Linear* to_out_ = nullptr;
   Linear* to_add_out_ = nullptr;
+};
+
+// What attention layers whose norms span all heads are made of.
+struct AcrossHeadsOptions {
+  std::int64_t query_width = 0;
+  std::int64_t key_width = 0;  // of what keys and values are made of
+  std::int64_t inner = 0;      // heads * head_dim
+  std::int64_t out_width = 0;
+  std::int64_t head_dim = 0;
+  double norm_eps = 1e-6;
+  Linear::Bias bias = Linear::Bias::present;
+  Linear::Bias out_bias = Linear::Bias::present;
+};
+
+// Base of attention layers whose queries and keys are normalised over all heads together, before these are told apart:
+// children norm_q and norm_k [inner], to_q, to_k, to_v and to_out.0.
+class AcrossHeadsAttention : public Module, public AttentionSlot {
+ protected:
+  AcrossHeadsAttention(Name class_name, const AcrossHeadsOptions& options);
+
+  const AcrossHeadsOptions& options() const { return options_; }
+  // Normalised, [batch, tokens, inner].
+  Tensor queries(const Tensor& x) const { return norm_q_(to_q_(x)); }
+  Tensor keys(const Tensor& source) const { return norm_k_(to_k_(source)); }
+  Tensor values(const Tensor& source) const { return to_v_(source); }
+  // [batch, tokens, inner] -> [batch, tokens, heads, head_dim].
+  Tensor heads(const Tensor& x) const { return split_heads(x, options_.head_dim); }
+  // [batch, tokens, inner] -> [batch, tokens, out_width].
+  Tensor output(const Tensor& joined) const { return to_out_(joined); }
+
+ private:
+  AcrossHeadsOptions options_;
+  RmsNorm& norm_q_;
+  RmsNorm& norm_k_;
+  Linear& to_q_;
+  Linear& to_k_;
+  Linear& to_v_;
+  Linear& to_out_;
 };
 
 }  // namespace shardproof

@@ -51,6 +51,27 @@ void ConfigReader::read(std::string_view field, std::vector<std::int64_t>& value
   if (value.empty()) json->reject("a list of at least one number");
 }
 
+void ConfigReader::read(std::string_view field, std::optional<std::int64_t>& value, std::int64_t min,
+                        std::int64_t max) {
+  if (const Json* json = find(field)) value = json->as_int(min, max);
+}
+
+void ConfigReader::read(std::string_view field, std::array<std::int64_t, 3>& value, std::int64_t min,
+                        std::int64_t max) {
+  const Json* json = find(field);
+  if (json == nullptr) return;
+  if (!json->is_array() || json->size() != value.size()) json->reject("a list of three numbers");
+  for (std::size_t i = 0; i < value.size(); ++i) value[i] = json->at(i).as_int(min, max);
+}
+
+void ConfigReader::read_only(std::string_view field, std::string_view offered) {
+  const Json* json = find(field);
+  if (json == nullptr) return;
+  const std::string given = json->as_string();
+  SHARDPROOF_CHECK(given == offered, unsupported_error, "{}: key '{}' is '{}'; only '{}' is offered", json_.where(),
+                   field, printable(given), offered);
+}
+
 void ConfigReader::finish() const {
   for (const JsonMember& member : json_.members()) {
     if (member.key.starts_with('_')) continue;

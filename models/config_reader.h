@@ -2,7 +2,9 @@
 // change the computation is never ignored.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,14 @@ class ConfigReader {
   void read_positive(std::string_view field, double& value);
   void read(std::string_view field, std::string& value);
   void read(std::string_view field, std::vector<std::int64_t>& value, std::int64_t min);
+  // Absent or null is none.
+  void read(std::string_view field, std::optional<std::int64_t>& value, std::int64_t min,
+            std::int64_t max = kLargestSize);
+  // Three numbers, as of (frame, height, width).
+  void read(std::string_view field, std::array<std::int64_t, 3>& value, std::int64_t min,
+            std::int64_t max = kLargestSize);
+  // unsupported_error where the field is anything but the one value that is offered.
+  void read_only(std::string_view field, std::string_view offered);
   // Throws config_error naming the fields that nothing has read (names with a leading underscore are the library's
   // own).
   void finish() const;

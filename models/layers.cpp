@@ -5,14 +5,24 @@
 namespace shardproof {
 namespace {
 
-// The first stage of a feed-forward: proj, then GELU-tanh (diffusers calls the class GELU).
-class GeluProjection final : public TensorModule {
+// The first stage of a feed-forward: proj, then the activation (diffusers calls both kinds of GELU by that name).
+class GatedProjection final : public TensorModule {
  public:
-  GeluProjection(std::int64_t width, std::int64_t inner)
-      : TensorModule("GELU"), proj_(add_child<Linear>("proj", width, inner)) {}
+  explicit GatedProjection(const FeedForward::Options& options)
+      : TensorModule(options.kind == FeedForward::Kind::swiglu ? "SwiGLU" : "GELU"),
+        kind_(options.kind),
+        proj_(add_child<Linear>("proj", options.in_features,
+                                (options.kind == FeedForward::Kind::swiglu ? 2 : 1) * options.inner, options.bias)) {}
 
  private:
-  Tensor compute(const Tensor& x) const override { return ops::gelu_tanh(proj_(x)); }
+  Tensor compute(const Tensor& x) const override {
+    const Tensor projected = proj_(x);
+    if (kind_ == FeedForward::Kind::gelu) return ops::gelu(projected);
+    if (kind_ == FeedForward::Kind::gelu_tanh) return ops::gelu_tanh(projected);
+    const std::vector<Tensor> halves = ops::chunk(projected, 2, -1);
+    return ops::multiply(halves[0], ops::silu(halves[1]));
+  }
+  FeedForward::Kind kind_;
   Linear& proj_;
 };
 
@@ -45,14 +55,50 @@ SiluLinear::SiluLinear(const Names& names, std::int64_t in_features, std::int64_
 
 Tensor SiluLinear::compute(const Tensor& x) const { return linear_(silu_(x)); }
 
-FeedForward::FeedForward(std::int64_t width) : TensorModule("FeedForward") {
-  auto& net = add_child<ModuleList>("net");
-  in_ = &net.append<GeluProjection>(width, kInnerFactor * width);
-  net.append<Dropout>();
-  out_ = &net.append<Linear>(kInnerFactor * width, width);
+AffineLayerNorm::AffineLayerNorm(std::int64_t width, double eps) : TensorModule("LayerNorm"), eps_(eps) {
+  declare_parameter("weight", {width});
+  declare_parameter("bias", {width});
 }
 
+Tensor AffineLayerNorm::compute(const Tensor& x) const {
+  const Tensor weight = ops::cast(parameter(0), x.dtype()), bias = ops::cast(parameter(1), x.dtype());
+  return ops::add(ops::multiply(ops::layer_norm(x, eps_), weight), bias);
+}
+
+FeedForward::FeedForward(const Options& options) : TensorModule("FeedForward") {
+  auto& net = add_child<ModuleList>("net");
+  in_ = &net.append<GatedProjection>(options);
+  net.append<Dropout>();
+  out_ = &net.append<Linear>(options.inner, options.out_features, options.bias);
+}
+
+FeedForward::FeedForward(std::int64_t width)
+    : FeedForward(Options{.in_features = width, .inner = kInnerFactor * width, .out_features = width}) {}
+
 Tensor FeedForward::compute(const Tensor& x) const { return (*out_)((*in_)(x)); }
+
+PatchEmbedding::PatchEmbedding(std::int64_t in_channels, std::int64_t width, const Extents& kernel)
+    : TensorModule("Conv3d"), kernel_(kernel) {
+  declare_parameter("weight", {width, in_channels, kernel[0], kernel[1], kernel[2]});
+  declare_parameter("bias", {width});
+}
+
+Tensor PatchEmbedding::compute(const Tensor& x) const {
+  const Tensor weight = parameter(0);
+  SHARDPROOF_CHECK(x.rank() == 5 && x.size(1) == weight.size(1) && x.size(2) % kernel_[0] == 0 &&
+                       x.size(3) % kernel_[1] == 0 && x.size(4) % kernel_[2] == 0,
+                   shape_error, "module '{}' ({}): {} must be [batch, {}, multiples of {}, {} and {}]", path(),
+                   class_name(), x.text(), weight.size(1), kernel_[0], kernel_[1], kernel_[2]);
+  const Extents grid{x.size(2) / kernel_[0], x.size(3) / kernel_[1], x.size(4) / kernel_[2]};
+  const std::int64_t width = weight.size(0), patch = weight.numel() / width;
+  const Tensor patches = x.unflatten(4, grid[2], kernel_[2])
+                             .unflatten(3, grid[1], kernel_[1])
+                             .unflatten(2, grid[0], kernel_[0])
+                             .permute({0, 2, 4, 6, 1, 3, 5, 7});
+  const Tensor rows = ops::reshape(patches, {x.size(0), grid[0] * grid[1] * grid[2], patch});
+  const Tensor tokens = ops::linear(rows, ops::reshape(weight, {width, patch}), parameter(1));
+  return tokens.view({x.size(0), grid[0], grid[1], grid[2], width}).permute({0, 4, 1, 2, 3});
+}
 
 TimestepProjection::TimestepProjection(const ModelContext& context, std::int64_t width, double scale)
     : Module("Timesteps"), context_(context), width_(width), scale_(scale) {}
@@ -143,6 +189,25 @@ Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift) {
 
 Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch) {
   return ops::add(x, ops::multiply(with_token_axis(gate), branch));
+}
+
+Tensor tokens_of_grid(const Tensor& x) {
+  return ops::reshape(x.permute({0, 2, 3, 4, 1}), {x.size(0), x.size(2) * x.size(3) * x.size(4), x.size(1)});
+}
+
+Tensor grid_of_patches(const Tensor& tokens, const Extents& grid, const Extents& kernel) {
+  const std::int64_t batch = tokens.size(0), channels = tokens.size(2) / (kernel[0] * kernel[1] * kernel[2]);
+  const Tensor patches =
+      ops::reshape(tokens, {batch, grid[0], grid[1], grid[2], kernel[0], kernel[1], kernel[2], channels});
+  return ops::reshape(patches.permute({0, 7, 1, 4, 2, 5, 3, 6}),
+                      {batch, channels, grid[0] * kernel[0], grid[1] * kernel[1], grid[2] * kernel[2]});
+}
+
+std::vector<Tensor> modulations_from_table(const Tensor& table, const Tensor& embedded) {
+  const Tensor all = ops::add(embedded, table);
+  std::vector<Tensor> rows;
+  for (std::int64_t row = 0; row < all.size(2); ++row) rows.push_back(all.narrow(2, row, 1).squeeze(2));
+  return rows;
 }
 
 ControlNetSamples::ControlNetSamples(const Module& model, const Arguments& arguments, Name name, std::size_t blocks,

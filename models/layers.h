@@ -2,6 +2,7 @@
 // Formulas: models specification, section 0. D is the model width, shapes are [batch, tokens, D] unless said.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -47,13 +48,28 @@ class LayerNorm final : public TensorModule {
   double eps_;
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last axis of size `width`; parameter "weight" [width].
-class RmsNorm final : public TensorModule {
+// The same times "weight" plus "bias", both [width].
+class AffineLayerNorm final : public TensorModule {
  public:
-  RmsNorm(std::int64_t width, double eps) : TensorModule("RMSNorm"), eps_(eps) { declare_parameter("weight", {width}); }
+  AffineLayerNorm(std::int64_t width, double eps);
 
  private:
-  Tensor compute(const Tensor& x) const override { return ops::rms_norm(x, parameter(0), eps_); }
+  Tensor compute(const Tensor& x) const override;
+  double eps_;
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the last axis of size `width`; parameter "weight" [width], or none.
+class RmsNorm final : public TensorModule {
+ public:
+  enum class Weight : bool { absent, present };
+  RmsNorm(std::int64_t width, double eps, Weight weight = Weight::present) : TensorModule("RMSNorm"), eps_(eps) {
+    if (weight == Weight::present) declare_parameter("weight", {width});
+  }
+
+ private:
+  Tensor compute(const Tensor& x) const override {
+    return ops::rms_norm(x, parameters().empty() ? Tensor() : parameter(0), eps_);
+  }
   double eps_;
 };
 
@@ -85,15 +101,44 @@ class SiluLinear final : public TensorModule {
   Linear& linear_;
 };
 
-// Children net.0 (owning net.0.proj, then GELU-tanh) and net.2, as in diffusers; inner width 4 D.
+// Children net.0 (owning net.0.proj, then the activation) and net.2, as in diffusers.
 class FeedForward final : public TensorModule {
  public:
+  enum class Kind : std::uint8_t {
+    gelu_tanh,
+    gelu,    // with erf
+    swiglu,  // net.0.proj is twice as wide: first half * SiLU(second half)
+  };
+  struct Options {
+    std::int64_t in_features = 0;
+    std::int64_t inner = 0;
+    std::int64_t out_features = 0;
+    Kind kind = Kind::gelu_tanh;
+    Linear::Bias bias = Linear::Bias::present;
+  };
+  explicit FeedForward(const Options& options);
+  // D -> 4 D -> D with GELU-tanh.
   explicit FeedForward(std::int64_t width);
 
  private:
   Tensor compute(const Tensor& x) const override;
   TensorModule* in_ = nullptr;
   TensorModule* out_ = nullptr;
+};
+
+// Extents of a video or of a patch of it: frames, height, width.
+using Extents = std::array<std::int64_t, 3>;
+
+// Convolution over (frames, height, width) whose stride is its kernel: x [batch, in, F, H, W] -> [batch, out, F/kf,
+// H/kh, W/kw], in the memory order of tokens [batch, tokens, out]. Parameters "weight" [out, in, kf, kh, kw] and
+// "bias". Extents that the kernel does not divide are a shape_error.
+class PatchEmbedding final : public TensorModule {
+ public:
+  PatchEmbedding(std::int64_t in_channels, std::int64_t width, const Extents& kernel);
+
+ private:
+  Tensor compute(const Tensor& x) const override;
+  Extents kernel_;
 };
 
 // Host timesteps [batch] -> [batch, width]: [cos | sin] of the sinusoid, in the compute type.
@@ -170,6 +215,13 @@ Tensor ids_without_batch(const Tensor& ids);
 Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift);
 // x + gate * branch; gate [batch, D] or [batch, tokens|1, D].
 Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch);
+// [batch, channels, f, h, w] -> tokens [batch, f h w, channels], frame by frame and row by row.
+Tensor tokens_of_grid(const Tensor& x);
+// Tokens of patches [batch, f h w, kf kh kw channels], channels fastest -> [batch, channels, f kf, h kh, w kw].
+Tensor grid_of_patches(const Tensor& tokens, const Extents& grid, const Extents& kernel);
+// Rows of a learned table plus their embedding: table [rows, D] or [1, rows, D], embedded [batch, tokens|1, rows, D] ->
+// one tensor [batch, tokens|1, D] a row, for modulate() and add_gated().
+std::vector<Tensor> modulations_from_table(const Tensor& table, const Tensor& embedded);
 // ControlNet residuals of a model's blocks.
 class ControlNetSamples {
  public:

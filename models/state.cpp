@@ -40,7 +40,8 @@ bool is_norm_of_queries_or_keys(const std::string& name) {
 }
 
 double drawn_value(const std::string& name, const Shape& shape, double normal) {
-  if (name.ends_with("bias")) return 0.5 * normal;
+  const bool is_table = name.ends_with("table") || name.ends_with("pos_embed");
+  if (name.ends_with("bias") || is_table) return 0.5 * normal;
   if (shape.rank() == 1) return (1.0 + 0.3 * normal) * (is_norm_of_queries_or_keys(name) ? 1.5 : 1.0);
   return normal / std::sqrt(static_cast<double>(shape.numel() / shape[0]));
 }

@@ -31,8 +31,8 @@ struct ModelState {
 ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context,
                       WeightForm form = WeightForm::converted);
 // Draws every parameter by its kind from (seed, name, index), the same values in every type: linear weights normal with
-// deviation 1/sqrt(inputs), biases 0.5 normal, norm weights 1 + 0.3 normal (1.5 times that for queries and keys, so
-// that attention is peaked): nothing is zero or symmetric, so that no fault hides.
+// deviation 1/sqrt(inputs), biases and tables 0.5 normal, norm weights 1 + 0.3 normal (1.5 times that for queries and
+// keys, so that attention is peaked): nothing is zero or symmetric, so that no fault hides.
 ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context);
 // One parameter of these.
 Tensor random_parameter(const std::string& path, const Shape& shape, std::uint64_t seed, Device& device, DType dtype);

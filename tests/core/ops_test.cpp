@@ -179,6 +179,21 @@ TEST_F(OpsTest, RotaryInterleavedTurnsAdjacentPairs) {
   }
 }
 
+TEST_F(OpsTest, RotaryInterleavedTakesOneTableAnItemOfTheBatch) {
+  const Tensor x = to_device(*device, random_array({2, 3, 2, 4}, 7, "x"), kFloat64);
+  const Tensor cosine = to_device(*device, random_array({2, 3, 4}, 7, "cosine"), kFloat64);
+  const Tensor sine = to_device(*device, random_array({2, 3, 4}, 7, "sine"), kFloat64);
+  const Tensor both = ops::rotary_interleaved(x, cosine, sine);
+  for (std::int64_t item = 0; item < 2; ++item) {
+    const Tensor alone = ops::rotary_interleaved(x.narrow(0, item, 1), cosine.narrow(0, item, 1).squeeze(0),
+                                                 sine.narrow(0, item, 1).squeeze(0));
+    EXPECT_TRUE(bitwise_equal(both.narrow(0, item, 1), alone)) << item;
+  }
+  EXPECT_TRUE(bitwise_equal(ops::rotary_interleaved(x, cosine.narrow(0, 1, 1), sine.narrow(0, 1, 1)).narrow(0, 1, 1),
+                            both.narrow(0, 1, 1)));
+  EXPECT_TRUE(thrown_by([&] { ops::rotary_interleaved(counted({3, 3, 1, 4}), cosine, sine); }));
+}
+
 TEST_F(OpsTest, RotaryInterleavedRefusesTablesOfAnotherLength) {
   EXPECT_EQ(thrown_by([&] { ops::rotary_interleaved(counted({1, 3, 1, 4}), counted({2, 4}), counted({2, 4})); }),
             thrown(ErrorKind::shape_error,

@@ -197,6 +197,102 @@ TEST(Sinusoid, ScaledLastStaysWithinTheBoundOfOneFrequencyUnit) {
   EXPECT_LE(max_difference(cosine_then_sine(exact), recorded.values("exact.0")), 3e-12);
 }
 
+// Coordinates of the tokens of a grid as LTX takes them: as they are, or scaled and divided by a size.
+Doubles ltx_fractions(const Json& spec, TablePrecision precision) {
+  const Json& grid = spec.at("frames_height_width");
+  const Doubles bases{20.0, 2048.0, 2048.0};
+  Doubles fractions;
+  const auto add = [&](std::size_t axis, std::int64_t coordinate) {
+    if (spec.at("scale").is_null()) return fractions.push_back(static_cast<double>(coordinate));
+    const double scale = spec.at("scale").at(axis).as_double();
+    fractions.push_back(precision == TablePrecision::float64
+                            ? static_cast<double>(coordinate) * scale / bases[axis]
+                            : static_cast<double>(static_cast<float>(coordinate) * static_cast<float>(scale) /
+                                                  static_cast<float>(bases[axis])));
+  };
+  for (std::int64_t f = 0; f < grid.at(0U).as_int(); ++f) {
+    for (std::int64_t y = 0; y < grid.at(1U).as_int(); ++y) {
+      for (std::int64_t x = 0; x < grid.at(2U).as_int(); ++x) {
+        add(0, f);
+        add(1, y);
+        add(2, x);
+      }
+    }
+  }
+  return fractions;
+}
+
+TEST(FractionAngles, StayWithinTheBoundOfOneFrequencyUnitOfTheRecordedOnes) {
+  for (const std::string name : {"ltx_rope_raw", "ltx_rope_scaled"}) {
+    RecordedTable recorded(name);
+    const std::int64_t width = recorded.spec().at("dim").as_int() / 2;
+    const AngleTable table = tables::fraction_angles(ltx_fractions(recorded.spec(), TablePrecision::float32), 3, width,
+                                                     10000.0, TablePrecision::float32);
+    const HostArray cosine = recorded.values("fp32.0"), sine = recorded.values("fp32.1");
+    int far = 0;
+    for (std::size_t i = 0; i < table.angles.size(); ++i) {
+      const double difference =
+          std::max(std::abs(table.cosine[i] - cosine.values[2 * i]), std::abs(table.sine[i] - sine.values[2 * i]));
+      // Measured: at most 2.3 units of 2^-24 of the angle, and five frequencies of 341 that differ at all.
+      EXPECT_LE(difference, 2e-7 + 3.0 * std::ldexp(1.0, -24) * std::abs(table.angles[i])) << name << " " << i;
+      if (difference > 1e-6) ++far;
+    }
+    EXPECT_LE(far, 5 * 3 * 4) << name;
+  }
+}
+
+TEST(FractionAngles, InDoubleEqualTheRecordedExactOnes) {
+  for (const std::string name : {"ltx_rope_raw", "ltx_rope_scaled"}) {
+    RecordedTable recorded(name);
+    const std::int64_t width = recorded.spec().at("dim").as_int() / 2;
+    const AngleTable table = tables::fraction_angles(ltx_fractions(recorded.spec(), TablePrecision::float64), 3, width,
+                                                     10000.0, TablePrecision::float64);
+    const HostArray cosine = recorded.values("exact.0"), sine = recorded.values("exact.1");
+    for (std::size_t i = 0; i < table.angles.size(); ++i) {
+      // A frequency is the result of pow, which may differ by two units between libraries: 2^-52 of the angle each.
+      const double bound = 1e-15 + std::ldexp(4.0, -52) * std::abs(table.angles[i]);
+      ASSERT_NEAR(table.cosine[i], cosine.values[2 * i], bound) << name << " " << i;
+      ASSERT_NEAR(table.sine[i], sine.values[2 * i], bound) << name << " " << i;
+    }
+  }
+}
+
+// D = 16: two pairs are left over, then two frequencies of three axes.
+TEST(FractionAngles, EqualThePrintedVector) {
+  const Doubles fractions{1 * 0.3 / 20, 2 * 32.0 / 2048, 3 * 32.0 / 2048};
+  for (const TablePrecision precision : {TablePrecision::float32, TablePrecision::float64}) {
+    const AngleTable table = tables::fraction_angles(fractions, 3, 8, 10000.0, precision);
+    ASSERT_EQ(table.width, 8);
+    expect_printed({table.cosine.begin(), table.cosine.begin() + 5}, {1, 1, 0.047106, 0.098017, 0.146730});
+    expect_printed({table.sine.begin(), table.sine.begin() + 5}, {0, 0, -0.998890, -0.995185, -0.989177});
+  }
+  const AngleTable narrow = tables::fraction_angles(fractions, 3, 8, 10000.0, TablePrecision::float32);
+  expect_printed({narrow.cosine.begin() + 5, narrow.cosine.end()}, {0.999999, 0.000257, -0.707046});
+}
+
+TEST(FractionAngles, MayTakeFrequenciesThatAreRoundedAtTheEnd) {
+  const Doubles fractions{0.25};
+  const auto of = [&](TablePrecision precision, FrequencyPrecision frequencies) {
+    return tables::fraction_angles(fractions, 1, 33, 10000.0, precision, frequencies).angles;
+  };
+  const Doubles exact = of(TablePrecision::float64, FrequencyPrecision::of_table);
+  const Doubles rounded = of(TablePrecision::float32, FrequencyPrecision::float64);
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    EXPECT_EQ(rounded[i], static_cast<double>(static_cast<float>(exact[i] / -0.5) * -0.5F)) << i;
+  EXPECT_NE(rounded, of(TablePrecision::float32, FrequencyPrecision::of_table));
+  EXPECT_EQ(of(TablePrecision::float64, FrequencyPrecision::float64), exact);
+}
+
+TEST(FractionAngles, OfOneFrequencyOrNoneExist) {
+  const Doubles fractions{0.0, 1.0, 1.0};
+  const double quarter = std::acos(0.0);
+  EXPECT_EQ(tables::fraction_angles(fractions, 3, 3, 10000.0, TablePrecision::float64).angles,
+            (Doubles{-quarter, quarter, quarter}));
+  EXPECT_EQ(tables::fraction_angles(fractions, 3, 2, 10000.0, TablePrecision::float32).angles, (Doubles{0, 0}));
+  EXPECT_EQ(thrown_by([&] { tables::fraction_angles(fractions, 2, 4, 1e4, TablePrecision::float32); }),
+            thrown(ErrorKind::config_error, "a rotary table of width 4 from 3 fractions on 2 axes"));
+}
+
 TEST(AngleTable, StandsOnADeviceWithEachValueRepeated) {
   HostDevice device;
   const AngleTable table = flux_row({1, 2, 3}, TablePrecision::float64);
