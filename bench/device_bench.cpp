@@ -1,7 +1,6 @@
 // Speed of the CPU device's float32 operations in the sizes of diffusion transformers: dense attention and the linear
 // layer, on one thread and on all cores. Each result is checked against the float64 reference device before its time is
 // taken. `items_per_second` are floating-point operations (a multiply-add counts as two, exponentials as none).
-#include <benchmark/benchmark.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -10,6 +9,8 @@
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include "core/host_memory.h"
 #include "core/ops.h"

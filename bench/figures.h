@@ -2,9 +2,9 @@
 // one command can gather them all. `finish` is the exit status: 1 where a figure misses its bar.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace shardproof::bench {
 
@@ -17,6 +17,10 @@ class Figures {
   }
   void at_least(std::string_view name, double value, double bar, std::string_view unit) {
     print(name, value, "at least", bar, unit, value >= bar);
+  }
+  // A figure without a bar.
+  void tell(std::string_view name, double value, std::string_view unit) {
+    fmt::print("  {:<66} {:>10.4g} {}\n", name, value, unit);
   }
   int finish() const { return missed_ ? 1 : 0; }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace shardproof {
 
@@ -45,10 +46,19 @@ class BlockPool {
     std::mutex mutex;
     FreeBlock* first = nullptr;
   };
+  // Memory for a block of its class's size.
+  std::byte* from_system(std::size_t bytes);
+  // A piece of a slab that the system may map by large pages.
+  std::byte* from_slab(std::size_t bytes);
+
   // Four classes for each power of two.
   static constexpr std::size_t kClasses = 4 * 60;
 
   std::array<SizeClass, kClasses> classes_;
+  std::mutex slab_mutex_;
+  std::vector<std::byte*> slabs_;
+  std::byte* slab_next_ = nullptr;
+  std::size_t slab_left_ = 0;
   std::atomic<std::int64_t> system_allocations_{0};
   std::atomic<std::size_t> system_bytes_{0};
 };

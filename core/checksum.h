@@ -8,7 +8,7 @@
 
 namespace shardproof {
 
-// Of a contiguous tensor in host memory, 8 bytes a step; 0 for no tensor and for no elements.
+// Of a contiguous tensor in host memory (XXH3 over blocks); 0 for no tensor and for no elements.
 std::uint64_t checksum_of(const Tensor& tensor);
 
 }  // namespace shardproof

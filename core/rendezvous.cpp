@@ -9,7 +9,6 @@
 #include "core/checksum.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "core/host_parallel.h"
 #include "core/rendezvous_state.h"
 
 namespace shardproof {
@@ -157,7 +156,8 @@ void Engine::wait(Post& post) {
   const auto entry =
       std::find_if(rank.unwaited.begin(), rank.unwaited.end(), [&](const auto& other) { return other.get() == &post; });
   rank.unwaited.erase(entry);
-  check_unchanged(post);
+  // A rank that was blocked in this very wait has had no occasion since the data moved.
+  if (!post.was_blocked_at_delivery) check_unchanged(post);
 }
 
 void Engine::finish(int rank) {
@@ -254,13 +254,7 @@ void Engine::execute(Group& group) {
   for (int member = 0; member < group.size(); ++member) order_.push_back(member);
   for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[dice_.roll(i)]);
 
-  // Receivers have buffers of their own, so that they can be filled at once.
-  const Tensor& received = call.first->request.receive;
-  for_ranges(group.size(), received.defined() ? received.numel() : 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) {
-      deliver(call, *call.posts[static_cast<std::size_t>(order_[static_cast<std::size_t>(i)])]);
-    }
-  });
+  move_data(call);
   const Operation operation = call.first->request.operation;
   if (operation == Operation::all_gather_numbers) share_numbers(call);
   if (operation == Operation::split) form_groups(call);
@@ -286,6 +280,7 @@ void Engine::complete(Post& post) {
     if (!rank.queue.empty()) note_head(*rank.queue.front());
   }
   if (rank.waiting != &post) return;
+  post.was_blocked_at_delivery = true;
   rank.waiting = nullptr;
   ++woken_;
   carrier_->wake(post.rank);

@@ -2,9 +2,11 @@
 // it was being sent.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/host_parallel.h"
 #include "core/rendezvous_state.h"
 
 namespace shardproof::rendezvous {
@@ -36,23 +38,9 @@ void deliver_from_all(const Call& call, const Post& receiver) {
   }
 }
 
-}  // namespace
+bool is_unchanged(const Post& post) { return checksum_of(post.request.send) == post.checksum; }
 
-void poison_lines(const Tensor& tensor) {
-  if (!tensor.defined()) return;
-  constexpr std::size_t kLine = 64, kDistance = 1024;
-  const std::size_t bytes = tensor.bytes();
-  for (std::size_t offset = 0; offset < bytes; offset += kDistance) {
-    std::memset(tensor.data() + offset, 0xFF, bytes <= kDistance ? bytes : std::min(kLine, bytes - offset));
-  }
-}
-
-void check_unchanged(const Post& post) {
-  SHARDPROOF_CHECK(checksum_of(post.request.send) == post.checksum, state_error,
-                   "{}: rank {} changed {} while it was being sent: {}", call_text(post), post.rank,
-                   post.request.send.text(), request_text(post));
-}
-
+// Fills the receive buffer of one member.
 void deliver(const Call& call, const Post& receiver) {
   const Request& request = receiver.request;
   switch (request.operation) {
@@ -70,6 +58,51 @@ void deliver(const Call& call, const Post& receiver) {
     case Operation::barrier:
     case Operation::all_gather_numbers:
     case Operation::split: break;
+  }
+}
+
+}  // namespace
+
+void poison_lines(const Tensor& tensor) {
+  if (!tensor.defined()) return;
+  constexpr std::size_t kLine = 64, kDistance = 4096;
+  const std::size_t bytes = tensor.bytes();
+  for (std::size_t offset = 0; offset < bytes; offset += kDistance) {
+    std::memset(tensor.data() + offset, 0xFF, bytes <= kDistance ? bytes : std::min(kLine, bytes - offset));
+  }
+}
+
+void check_unchanged(const Post& post) {
+  SHARDPROOF_CHECK(is_unchanged(post), state_error, "{}: rank {} changed {} while it was being sent: {}",
+                   call_text(post), post.rank, post.request.send.text(), request_text(post));
+}
+
+void move_data(const Call& call) {
+  const Operation operation = call.first->request.operation;
+  const auto members = static_cast<std::int64_t>(call.posts.size());
+  const Tensor& received = call.first->request.receive;
+  const std::int64_t steps = received.defined() ? received.numel() : 1;
+  // What each member sent is read for the check just before it is copied, where one member alone receives it.
+  const bool has_one_receiver = operation == Operation::exchange;
+  std::vector<char> unchanged(call.posts.size(), 1);
+  const auto check = [&](int member) {
+    unchanged[static_cast<std::size_t>(member)] = is_unchanged(post_of(call, member)) ? 1 : 0;
+  };
+  if (!has_one_receiver) {
+    for_ranges(members, steps, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t member = first; member < last; ++member) check(static_cast<int>(member));
+    });
+  }
+  // Receivers have buffers of their own, so that they can be filled at once.
+  for_ranges(members, steps, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t member = first; member < last; ++member) {
+      const Post& receiver = post_of(call, static_cast<int>(member));
+      if (has_one_receiver && receiver.request.from >= 0) check(receiver.request.from);
+      deliver(call, receiver);
+    }
+  });
+  for (std::size_t member = 0; member < unchanged.size(); ++member) {
+    if (unchanged[member] == 0) check_unchanged(*call.posts[member]);
   }
 }
 

@@ -27,6 +27,7 @@ struct Post {
   std::uint64_t checksum = 0;              // of the send buffer when it was posted
   std::vector<std::int64_t> send_offsets;  // first row for each member, where send_rows is given
   bool executed = false;
+  bool was_blocked_at_delivery = false;
   bool waited = false;
   std::shared_ptr<const std::vector<std::int64_t>> numbers;
   const RendezvousGroup* new_group = nullptr;
@@ -94,13 +95,13 @@ void check_alone(const Post& post);
 void check_joined(Call& call, const Post& post);
 
 // rendezvous_delivery.cpp
-// Makes a buffer that is still to be filled spoil what is computed from it: every byte of one cache line in each KiB,
+// Makes a buffer that is still to be filled spoil what is computed from it: every byte of one cache line in 4 KiB,
 // and of the whole where it is smaller. (Poisoning every byte of every buffer cost more than moving the data.)
 void poison_lines(const Tensor& tensor);
-// Throws state_error if the send buffer is not what it was when it was posted; asked when the sender waits.
+// Throws state_error if the send buffer is not what it was when it was posted.
 void check_unchanged(const Post& post);
-// Fills the receive buffer of one member of a complete call.
-void deliver(const Call& call, const Post& receiver);
+// Fills the receive buffers of all members of a complete call, from send buffers that are checked as above.
+void move_data(const Call& call);
 // What others receive of this member's data, in bytes.
 std::int64_t bytes_to_others(const Post& post);
 

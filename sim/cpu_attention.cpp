@@ -99,9 +99,9 @@ struct AttentionTask {
     }
   }
 
-  // Turns a row of logits into weights relative to the running maximum; rescales what the row has gathered so far.
-  // A row without any key yet keeps maximum -infinity and weights 0; NaN stays in the weights.
-  static void weigh_row(Real* logits, std::int64_t keys, Real& maximum, Real& sum, Real* out, std::int64_t width) {
+  // Turns a row of logits into weights relative to the running maximum; rescales what the row has gathered so far, if
+  // anything. A row without any key yet keeps maximum -infinity and weights 0; NaN stays in the weights.
+  static void weigh_row(Real* logits, std::int64_t keys, Real& maximum, Real& sum, Real* gathered, std::int64_t width) {
     constexpr Real kNever = -std::numeric_limits<Real>::infinity();
     const Real previous = maximum;
     maximum = std::max(previous, row_maximum(logits, keys));
@@ -109,8 +109,8 @@ struct AttentionTask {
     for (std::int64_t key = 0; key < keys; ++key) logits[key] = exponential(logits[key] - base);
     const Real kept = exponential(previous - base);
     sum = sum * kept + row_sum(logits, keys);
-    if (kept == Real{1}) return;
-    for (std::int64_t i = 0; i < width; ++i) out[i] *= kept;
+    if (kept == Real{1} || gathered == nullptr) return;
+    for (std::int64_t i = 0; i < width; ++i) gathered[i] *= kept;
   }
 
   // Takes one tile of keys into the running result of one tile of queries, `first` rows into the group.
@@ -124,15 +124,16 @@ struct AttentionTask {
     for (std::int64_t i = 0; i < queries; ++i) {
       Real* row = logits.data + i * count;
       add_mask(row, count, batch, head, first_query + first + i, first_key);
-      weigh_row(row, count, scratch.maximum[first + i], scratch.sum[first + i], out.data + i * width, width);
+      weigh_row(row, count, scratch.maximum[first + i], scratch.sum[first + i],
+                first_key > 0 ? out.data + i * width : nullptr, width);
     }
-    add_product<Real>(out, {logits.data, queries, count, count}, value_rows);
+    multiply<Real>(out, {logits.data, queries, count, count}, value_rows,
+                   first_key > 0 ? Product::adds : Product::replaces);
   }
 
   void compute(std::int64_t batch, std::int64_t head, std::int64_t first_query, const Scratch& scratch) const {
     constexpr Real kNever = -std::numeric_limits<Real>::infinity();
     const std::int64_t width = q.size(3), queries = std::min(kQueryGroup, q.size(1) - first_query), keys = k.size(1);
-    std::fill_n(scratch.out, queries * width, Real{0});
     std::fill_n(scratch.maximum, queries, kNever);
     std::fill_n(scratch.sum, queries, Real{0});
     packed_rows(q, batch, head, first_query, queries, scratch.q);

@@ -27,7 +27,12 @@ inline Storage store(Accumulator<Storage> x) {
 template <class Storage>
 void load_rows(Accumulator<Storage>* to, const Storage* from, std::int64_t rows, std::int64_t columns,
                std::int64_t stride) {
+  // Rows lie far apart, where the processor does not foresee them.
+  constexpr std::int64_t kAhead = 8, kLine = 64 / static_cast<std::int64_t>(sizeof(Storage));
   for (std::int64_t i = 0; i < rows; ++i) {
+    if (i + kAhead < rows) {
+      for (std::int64_t j = 0; j < columns; j += kLine) __builtin_prefetch(from + (i + kAhead) * stride + j);
+    }
     for (std::int64_t j = 0; j < columns; ++j) to[i * columns + j] = load(from[i * stride + j]);
   }
 }

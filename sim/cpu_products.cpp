@@ -72,14 +72,22 @@ void multiply_transposed<double>(MatrixView<double> c, MatrixView<const double> 
 }
 
 template <>
-void add_product<float>(MatrixView<float> c, MatrixView<const float> a, MatrixView<const float> b) {
-  if (c.rows == 0 || c.columns == 0 || a.columns == 0) return;
-  float32_product(c, 1.0F, a, b, 'N', 1.0F);
+void multiply<float>(MatrixView<float> c, MatrixView<const float> a, MatrixView<const float> b, Product product) {
+  if (c.rows == 0 || c.columns == 0) return;
+  if (a.columns == 0) {
+    if (product == Product::replaces) eigen_map(c).setZero();
+    return;
+  }
+  float32_product(c, product == Product::adds ? 1.0F : 0.0F, a, b, 'N', 1.0F);
 }
 
 template <>
-void add_product<double>(MatrixView<double> c, MatrixView<const double> a, MatrixView<const double> b) {
-  eigen_map(c).noalias() += eigen_map(a) * eigen_map(b);
+void multiply<double>(MatrixView<double> c, MatrixView<const double> a, MatrixView<const double> b, Product product) {
+  if (product == Product::adds) {
+    eigen_map(c).noalias() += eigen_map(a) * eigen_map(b);
+  } else {
+    eigen_map(c).noalias() = eigen_map(a) * eigen_map(b);
+  }
 }
 
 namespace {

@@ -21,9 +21,10 @@ struct MatrixView {
 // c = scale a b^T; a [m, k], b [n, k].
 template <class Real>
 void multiply_transposed(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b, Real scale = 1);
-// c += a b; a [m, k], b [k, n].
+// c = a b, or c += a b; a [m, k], b [k, n].
+enum class Product : bool { replaces, adds };
 template <class Real>
-void add_product(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b);
+void multiply(MatrixView<Real> c, MatrixView<const Real> a, MatrixView<const Real> b, Product product);
 
 // dst = x weight^T + bias as Device::do_matmul states it, for the four floating types.
 void linear(BlockPool& pool, const Tensor& dst, const Tensor& x, const Tensor& weight, const Tensor& bias);

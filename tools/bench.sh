@@ -60,7 +60,8 @@ quietly cmake --preset release
 quietly cmake --build --preset release -j "$(nproc)"
 bench=build/release/bench
 
-echo "Processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; load before: $(cut -d' ' -f1 /proc/loadavg)"
+processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+echo "Processor: $processor, $(nproc) cores; load before: $(cut -d' ' -f1 /proc/loadavg)"
 measure bench/compare_torch build/release
 measure "$bench/simulation_overhead"
 measure "$bench/verification_rate" tests/data/goldens/flux/tiny

@@ -7,7 +7,7 @@ packages=(
   build-essential g++ cmake ninja-build ccache                 # compiler and build
   libfmt-dev nlohmann-json3-dev libcli11-dev                   # text, JSON, command line
   libeigen3-dev libboost-context-dev                           # reference arithmetic, simulated ranks
-  libdnnl-dev                                                  # float32 products of the CPU device
+  libdnnl-dev libxxhash-dev                                    # float32 products, checksums
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev # tests and benchmarks
   libopenmpi-dev openmpi-bin                                   # real ranks: processes of mpirun
 )

@@ -448,8 +448,8 @@ TEST(Simulation, ReportsBytesChangedBehindTheDoors) {
                          work->wait();
                        }),
             thrown(ErrorKind::state_error,
-                   "rank 1: world, call 1: rank 1 changed int64 [3] while it was being sent: exchange 'raw' int64 rows "
-                   "of [], send 3, receive 3, to 0, from 0"));
+                   "world, call 1: rank 1 changed int64 [3] while it was being sent: exchange 'raw' int64 rows of [], "
+                   "send 3, receive 3, to 0, from 0"));
 }
 
 TEST(Simulation, PoisonsReceiveBuffersOfRanksUntilTheirWait) {
