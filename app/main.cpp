@@ -31,9 +31,14 @@ namespace {
   ::_exit(kInternalError);
 }
 
-// Names come from files of strangers: control characters of theirs do not reach the terminal. The report sees to that
-// itself.
-void say(std::string_view message) { write_standard_error(fmt::format("shardproof: {}\n", printable_lines(message))); }
+// Names come from files of strangers: control characters of theirs do not reach the terminal, and a line end in one
+// does not begin a line that could be taken for another message. The report sees to that itself.
+void say(std::string_view message) {
+  std::string text = "shardproof: " + printable_lines(message);
+  for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1))
+    text.insert(at + 1, "  ");
+  write_standard_error(text + "\n");
+}
 
 // Standard output and the JSON file are independent: one that cannot be written does not cost the other.
 int deliver(const CommandOutcome& outcome, JsonTarget* json) {

@@ -21,12 +21,25 @@ std::string_view error_kind_name(ErrorKind kind) {
   return "unknown_error";
 }
 
+namespace {
+
+// The text of an exception ends at its first NUL byte: one in a stranger's name would hide what follows.
+std::string message_of(fmt::string_view format, fmt::format_args arguments) {
+  std::string message = fmt::vformat(format, arguments);
+  for (std::size_t at = message.find('\0'); at != std::string::npos; at = message.find('\0', at)) {
+    message.replace(at, 1, "\\x00");
+  }
+  return message;
+}
+
+}  // namespace
+
 void fail_with(ErrorKind kind, fmt::string_view format, fmt::format_args arguments) {
-  throw Error(kind, fmt::vformat(format, arguments));
+  throw Error(kind, message_of(format, arguments));
 }
 
 void refuse_with(ErrorKind kind, fmt::string_view format, fmt::format_args arguments) {
-  throw Refusal(kind, fmt::vformat(format, arguments));
+  throw Refusal(kind, message_of(format, arguments));
 }
 
 }  // namespace shardproof

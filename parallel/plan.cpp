@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace shardproof {
 namespace {
@@ -29,11 +30,11 @@ Module& child_at(Module& module, std::string_view atom, std::string_view id) {
   const auto [end, status] = std::from_chars(atom.data(), atom.data() + atom.size(), index);
   const bool is_number = status == std::errc{} && end == atom.data() + atom.size();
   if (module.is_list() && is_number && std::cmp_greater_equal(index, module.children().size())) {
-    fail(ErrorKind::plan_error, "module id '{}': index {} is past the end of '{}' ({}), which has {} elements", id,
-         atom, module.path(), module.class_name(), module.children().size());
+    fail(ErrorKind::plan_error, "module id '{}': index {} is past the end of '{}' ({}), which has {} elements",
+         printable(id), printable(atom), module.path(), module.class_name(), module.children().size());
   }
-  fail(ErrorKind::plan_error, "module id '{}': '{}' was not found in '{}' ({}); {}", id, atom, module.path(),
-       module.class_name(), child_names(module));
+  fail(ErrorKind::plan_error, "module id '{}': '{}' was not found in '{}' ({}); {}", printable(id), printable(atom),
+       module.path(), module.class_name(), child_names(module));
 }
 
 std::vector<Module*> expand(const std::vector<Module*>& modules, std::string_view atom, std::string_view id) {
@@ -44,7 +45,7 @@ std::vector<Module*> expand(const std::vector<Module*>& modules, std::string_vie
       continue;
     }
     SHARDPROOF_CHECK(module->is_list(), plan_error,
-                     "module id '{}': '*' stands for the elements of a module list, but '{}' is a {}", id,
+                     "module id '{}': '*' stands for the elements of a module list, but '{}' is a {}", printable(id),
                      module->path(), module->class_name());
     for (const auto& element : module->children()) result.push_back(element.get());
   }
@@ -120,8 +121,8 @@ class EntryChecker {
   }
 
   void add(const std::string& name, const std::string& what) {
-    problems_.push_back(
-        fmt::format("plan entry '{}' of module id '{}' (module '{}'): {}", name, id_, module_.path(), what));
+    problems_.push_back(fmt::format("plan entry '{}' of module id '{}' (module '{}'): {}", printable(name),
+                                    printable(id_), module_.path(), what));
   }
 
   std::string_view id_;
@@ -159,13 +160,13 @@ std::string_view style_name(TensorParallelStyle style) {
 
 std::vector<Module*> resolve_module_id(Module& root, std::string_view id) {
   SHARDPROOF_CHECK(std::count(id.begin(), id.end(), '*') <= 1, plan_error, "module id '{}': at most one '*' is allowed",
-                   id);
+                   printable(id));
   std::vector<Module*> modules{&root};
   std::string_view rest = id;
   while (!rest.empty()) {
     const std::size_t dot = rest.find('.');
     modules = expand(modules, rest.substr(0, dot), id);
-    SHARDPROOF_CHECK(dot != rest.size() - 1, plan_error, "module id '{}' ends with a dot", id);
+    SHARDPROOF_CHECK(dot != rest.size() - 1, plan_error, "module id '{}' ends with a dot", printable(id));
     rest = dot == std::string_view::npos ? std::string_view{} : rest.substr(dot + 1);
   }
   return modules;
@@ -176,7 +177,7 @@ std::vector<std::string> plan_problems(Module& root, const ContextParallelPlan& 
   std::set<std::string> ids;
   for (const auto& [id, entry] : plan.entries) {
     if (!ids.insert(id + (std::holds_alternative<SplitEntries>(entry) ? "/split" : "/gather")).second) {
-      problems.push_back(fmt::format("module id '{}' stands twice in the plan", id));
+      problems.push_back(fmt::format("module id '{}' stands twice in the plan", printable(id)));
     }
     try {
       for (Module* module : resolve_module_id(root, id)) {

@@ -493,15 +493,8 @@ TEST(Plan, SaysWhyItWasRefused) {
             "is not offered yet\n");
 }
 
-// Sanitizers reserve more address space than a test can leave.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasSanitizer = true;
-#else
-constexpr bool kHasSanitizer = false;
-#endif
-
 TEST(OutOfMemory, IsSaidAndEndsTheProgramByItself) {
-  if (kHasSanitizer) GTEST_SKIP() << "address space cannot be limited under a sanitizer";
+  if (test::kHasSanitizer) GTEST_SKIP() << "address space cannot be limited under a sanitizer";
   constexpr std::size_t kMegabyte = std::size_t{1} << 20;
   // Enough to start, too little for the stacks of so many ranks.
   for (const std::size_t megabytes : {60, 400}) {

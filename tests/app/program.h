@@ -42,6 +42,14 @@ ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::s
 // A folder of the recorded FLUX data: "tiny", "uneven", "guidance".
 std::string golden(std::string_view name);
 
+// True if this test and the program were built with a sanitizer, which reserves much address space and reports what MPI
+// leaves allocated at the end.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kHasSanitizer = true;
+#else
+inline constexpr bool kHasSanitizer = false;
+#endif
+
 // Whether /dev/full is the device whose writes all fail.
 bool has_full_device();
 

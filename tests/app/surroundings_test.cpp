@@ -129,6 +129,19 @@ TEST(Plans, AreNamedWhenSomethingElseStandsInTheirPlace) {
   }
 }
 
+TEST(Plans, CannotForgeAMessageByTheNameOfAModule) {
+  for (const std::string name : {R"(x\nshardproof: FORGED)", R"(\u0000)", R"(x\u001b[2Jy)"}) {
+    const TemporaryFolder folder;
+    put(folder / "plan.json",
+        fmt::format(R"({{"model": "FluxTransformer2DModel", "cp": {{"{}": {{"gather_dim": 1}}}}}})", name));
+    const ProgramRun run = run_program(small_run({"--plan", folder / "plan.json"}));
+    EXPECT_EQ(run.status, 2) << run.error;
+    EXPECT_THAT(run.error, HasSubstr("was not found in '' (FluxTransformer2DModel)"));
+    EXPECT_THAT(run.error + run.output, Not(HasSubstr("\nshardproof: FORGED")));
+    EXPECT_THAT(run.error + run.output, Not(HasSubstr("\x1b")));
+  }
+}
+
 TEST(FullDisk, LeavesTheOldJsonAndNoTemporary) {
   const TemporaryFolder folder;
   put(folder / "out.json", "kept");
@@ -201,6 +214,14 @@ TEST(Environment, DoesNotChangeTheReport) {
     EXPECT_EQ(run.status, 0) << environment.front() << '\n' << run.error;
     EXPECT_EQ(without_seconds(run.output), usual) << environment.front();
     EXPECT_EQ(run.error, "") << environment.front();
+  }
+}
+
+TEST(Environment, MayAskForAnyNumberOfThreads) {
+  if (test::kHasSanitizer) GTEST_SKIP() << "a thread costs a sanitizer too much memory to start a thousand";
+  for (const char* threads : {"OMP_NUM_THREADS=99999999", "OMP_NUM_THREADS=-1", "OMP_NUM_THREADS=many"}) {
+    const ProgramRun run = run_program(small_run({"--dtype", "float32"}), {.environment = {threads}});
+    EXPECT_EQ(run.status, 0) << threads << '\n' << run.error;
   }
 }
 

@@ -18,6 +18,14 @@ TEST(Error, CarriesAKindAndAFormattedMessage) {
             thrown(ErrorKind::state_error, "rank 2: too late"));
 }
 
+TEST(Error, IsNotCutAtANulByte) {
+  try {
+    fail(ErrorKind::file_error, "no '{}' here", std::string("a\0b", 3));
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no 'a\\x00b' here");
+  }
+}
+
 TEST(Error, IsAStandardException) {
   try {
     fail(ErrorKind::file_error, "a {}", "file");
