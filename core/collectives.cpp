@@ -73,10 +73,18 @@ Tensor padded_to(const Tensor& rows, std::int64_t longest) {
   return padded;
 }
 
-Tensor sum_in_member_order(const Tensor& received, int members, std::int64_t rows) {
-  Tensor sum = received.narrow(0, 0, rows);
-  for (int member = 1; member < members; ++member) sum = ops::add(sum, received.narrow(0, member * rows, rows));
-  return ops::contiguous(sum);
+// The sum of the members' rows, added one after the other in the given order.
+Tensor sum_in_order(const Tensor& received, std::span<const int> order, std::int64_t rows) {
+  Tensor sum = received.narrow(0, order[0] * rows, rows);
+  for (const int member : order.subspan(1)) sum = ops::add(sum, received.narrow(0, member * rows, rows));
+  return sum;
+}
+
+// The sum of members [first, first + count): of the sums of both halves.
+Tensor sum_as_tree(const Tensor& received, int first, int count, std::int64_t rows) {
+  if (count == 1) return received.narrow(0, first * rows, rows);
+  const int left = (count + 1) / 2;
+  return ops::add(sum_as_tree(received, first, left, rows), sum_as_tree(received, first + left, count - left, rows));
 }
 
 }  // namespace
@@ -162,9 +170,13 @@ Pending<Tensor> reduce_scatter(Communicator& group, const Tensor& rows, std::spa
   request.send_rows = copy_of(row_counts);
   request.receive_rows.assign(static_cast<std::size_t>(members), own);
   const Tensor receive = request.receive;
-  return Pending<Tensor>(group.post(std::move(request)), receive, [members, own](const Tensor& received) {
-    return sum_in_member_order(received, members, own);
-  });
+  const bool as_tree = group.reduction_order() == ReductionOrder::tree;
+  std::vector<int> order = group.next_reduction_order();
+  return Pending<Tensor>(
+      group.post(std::move(request)), receive,
+      [members, own, as_tree, order = std::move(order)](const Tensor& received) {
+        return ops::contiguous(as_tree ? sum_as_tree(received, 0, members, own) : sum_in_order(received, order, own));
+      });
 }
 
 Pending<Tensor> all_reduce(Communicator& group, const Tensor& tensor, std::string_view purpose) {

@@ -57,12 +57,13 @@ Pending<Tensor> broadcast(Communicator& group, const Tensor& tensor, int root, s
 // rows do not count), for instance an empty one.
 Pending<Tensor> scatter(Communicator& group, const Tensor& rows, std::span<const std::int64_t> row_counts, int root,
                         std::string_view purpose);
-// Member i receives rows of its own count of the elementwise sum over members, added in member order (so that the bits
-// do not depend on the communicator): all-to-all of slices, then local additions.
+// Member i receives rows of its own count of the elementwise sum over members, added in the order that the communicator
+// is set to (member order unless set, so that the bits do not depend on the communicator): all-to-all of slices, then
+// local additions.
 Pending<Tensor> reduce_scatter(Communicator& group, const Tensor& rows, std::span<const std::int64_t> row_counts,
                                std::string_view purpose);
-// The elementwise sum over members, added in member order on every member: reduce-scatter of slices, then an
-// all-gather.
+// The elementwise sum over members, every slice added by one of them in the order above: reduce-scatter, then an
+// all-gather, so that all members have the same bits.
 Pending<Tensor> all_reduce(Communicator& group, const Tensor& tensor, std::string_view purpose);
 // Returns when all members have called it.
 void barrier(Communicator& group, std::string_view purpose);

@@ -1,11 +1,14 @@
 #include "core/communicator.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/random.h"
 
 namespace shardproof {
 namespace {
@@ -151,8 +154,36 @@ std::unique_ptr<Work> Communicator::post(Request request) {
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string_view name) {
   std::unique_ptr<Communicator> group = do_split(color, key, name_ + "/" + std::string(name));
-  if (group) group->set_gather_form(gather_form_);
+  if (group) {
+    group->set_gather_form(gather_form_);
+    group->set_reduction_order(reduction_order_, reduction_seed_);
+  }
   return group;
+}
+
+std::vector<int> Communicator::next_reduction_order() {
+  std::vector<int> order(static_cast<std::size_t>(size()));
+  std::iota(order.begin(), order.end(), 0);
+  const std::uint64_t number = reductions_++;
+  if (reduction_order_ == ReductionOrder::ring) {
+    std::rotate(order.begin(), order.begin() + (rank_ + 1) % size(), order.end());
+  } else if (reduction_order_ == ReductionOrder::random) {
+    const RandomStream stream(reduction_seed_, fmt::format("reduction {} of {} on rank {}", number, name_, rank_));
+    for (std::size_t i = order.size(); i > 1; --i) {
+      std::swap(order[i - 1], order[static_cast<std::size_t>(stream.below(i, static_cast<std::int64_t>(i)))]);
+    }
+  }
+  return order;
+}
+
+std::string_view reduction_order_name(ReductionOrder order) {
+  switch (order) {
+    case ReductionOrder::ranks: return "ranks";
+    case ReductionOrder::tree: return "tree";
+    case ReductionOrder::ring: return "ring";
+    case ReductionOrder::random: return "random";
+  }
+  fail(ErrorKind::internal_error, "reduction order {} does not exist", static_cast<int>(order));
 }
 
 }  // namespace shardproof

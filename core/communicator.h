@@ -33,6 +33,15 @@ enum class Reduction : std::uint8_t { none, sum };
 // How unequal row counts are gathered: as they are, or padded to the largest and trimmed (transports without ragged
 // gather).
 enum class GatherForm : std::uint8_t { ragged, padded };
+// In which order a reduction adds what the members contributed. Networks choose by themselves; the simulator adds in
+// any of these, to show what a result owes to the order.
+enum class ReductionOrder : std::uint8_t {
+  ranks,   // ascending
+  tree,    // neighbours first, then their sums
+  ring,    // each slice starts at the member after its owner
+  random,  // drawn anew for each operation, from the seed
+};
+std::string_view reduction_order_name(ReductionOrder order);
 
 std::string_view operation_name(Operation operation);
 
@@ -126,6 +135,15 @@ class Communicator {
   // Takes effect for this communicator and for groups split from it later.
   void set_gather_form(GatherForm form) { gather_form_ = form; }
 
+  ReductionOrder reduction_order() const { return reduction_order_; }
+  // Takes effect for this communicator and for groups split from it later; `seed` is for the random order.
+  void set_reduction_order(ReductionOrder order, std::uint64_t seed = 0) {
+    reduction_order_ = order;
+    reduction_seed_ = seed;
+  }
+  // The members in the order in which the next reduction on this rank adds them.
+  std::vector<int> next_reduction_order();
+
   // Checks the request against the group (counts, roots, peers, shapes, memory in flight) and posts it. Marks the
   // memory as in flight until the work was waited for. Throws collective_error or state_error.
   [[nodiscard]] std::unique_ptr<Work> post(Request request);
@@ -141,6 +159,9 @@ class Communicator {
   Members members_;
   int rank_;
   GatherForm gather_form_ = GatherForm::ragged;
+  ReductionOrder reduction_order_ = ReductionOrder::ranks;
+  std::uint64_t reduction_seed_ = 0;
+  std::uint64_t reductions_ = 0;  // asked for so far
 };
 
 }  // namespace shardproof

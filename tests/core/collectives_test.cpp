@@ -251,5 +251,32 @@ TEST(Operation, HasANameForEachValue) {
                                  "all_gather_numbers", "split"));
 }
 
+// One number a rank and slice, chosen so that the sum shows the order: 1e16 + 1 is 1e16.
+TEST_F(CollectivesTest, AllReduceAddsInTheOrderThatTheCommunicatorIsSetTo) {
+  const auto sums = [&](ReductionOrder order, std::uint64_t seed) {
+    const auto results = rank_results(4, [&](Communicator& world) {
+      world.set_reduction_order(order, seed);
+      const std::unique_ptr<Communicator> group = world.split(0, world.rank(), "inherits");
+      const double contribution[] = {1e16, 1, -1e16, 1};
+      const Tensor own = ops::full(*device, {4}, kFloat64, contribution[world.rank()]);
+      Doubles both = ops::to_doubles(collectives::all_reduce(*group, own, "test").wait());
+      const Doubles second = ops::to_doubles(collectives::all_reduce(*group, own, "test").wait());
+      both.insert(both.end(), second.begin(), second.end());
+      return both;
+    });
+    for (const Doubles& result : results) EXPECT_EQ(result, results.front()) << reduction_order_name(order);
+    return results.front();
+  };
+  EXPECT_THAT(sums(ReductionOrder::ranks, 0), testing::Each(1));
+  EXPECT_THAT(sums(ReductionOrder::tree, 0), testing::Each(0));
+  // Owner 0 adds 1, -1e16, 1, 1e16; owner 1 -1e16, 1, 1e16, 1; owner 2 1, 1e16, 1, -1e16; owner 3 1e16, 1, -1e16, 1.
+  EXPECT_THAT(sums(ReductionOrder::ring, 0), ElementsAre(0, 1, 0, 1, 0, 1, 0, 1));
+  const Doubles random = sums(ReductionOrder::random, 5);
+  EXPECT_EQ(sums(ReductionOrder::random, 5), random);
+  bool differs = false;
+  for (std::uint64_t seed = 6; seed < 16; ++seed) differs = differs || sums(ReductionOrder::random, seed) != random;
+  EXPECT_TRUE(differs);
+}
+
 }  // namespace
 }  // namespace shardproof::test
