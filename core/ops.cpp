@@ -145,8 +145,10 @@ Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& s
                    x.text(), cosine.text(), sine.text());
   const std::int64_t pairs = x.size(3) / 2;
   const Tensor wide = cast(x, cosine.dtype()).unflatten(-1, pairs, 2);
-  const auto table = [&](const Tensor& t) { return t.unflatten(-1, pairs, 2).narrow(-1, 0, 1).unsqueeze(-3); };
-  const Tensor c = table(cosine), s = table(sine);
+  const auto table = [&](const Tensor& t, std::int64_t entry) {
+    return t.unflatten(-1, pairs, 2).narrow(-1, entry, 1).unsqueeze(-3);
+  };
+  const Tensor c = table(cosine, 0), s = table(sine, 1);
   const Tensor x0 = wide.narrow(-1, 0, 1), x1 = wide.narrow(-1, 1, 1);
   const Tensor first = subtract(multiply(x0, c), multiply(x1, s));
   const Tensor second = add(multiply(x1, c), multiply(x0, s));

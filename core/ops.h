@@ -64,8 +64,9 @@ Tensor layer_norm(const Tensor& x, double eps);
 // x / sqrt(mean(x^2) + eps) * weight over the last axis; weight [n] or no tensor; in the wide type, rounded once.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
 // Rotary embedding of adjacent pairs: x [batch, tokens, heads, head_dim], cosine and sine [tokens, head_dim], or
-// [batch|1, tokens, head_dim] where the items differ, with each value standing twice. (x0, x1) -> (x0 cos - x1 sin, x1
-// cos + x0 sin), in the tables' type, rounded once to x's type.
+// [batch|1, tokens, head_dim] where the items differ, with each value standing twice (where the two differ, the first
+// cosine and the second sine count). (x0, x1) -> (x0 cos - x1 sin, x1 cos + x0 sin), in the tables' type, rounded once
+// to x's type.
 Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& sine);
 // As Device::attention.
 AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale);

@@ -58,6 +58,7 @@ const std::vector<ModelType>& model_types() {
       probe_model_type(),        // no product of anybody
       qwenimage_model_type(),    // Qwen-Image
       qwenimage21_model_type(),  // Qwen-Image 2.1
+      wan_model_type(),          // Wan
   };
   return kTypes;
 }

@@ -66,5 +66,6 @@ ModelType flux2_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
 ModelType qwenimage21_model_type();
+ModelType wan_model_type();
 
 }  // namespace shardproof

@@ -179,6 +179,14 @@ TEST_F(OpsTest, RotaryInterleavedTurnsAdjacentPairs) {
   }
 }
 
+// ChronoEdit's tables have pairs that straddle two axes.
+TEST_F(OpsTest, RotaryInterleavedReadsTheFirstCosineAndTheSecondSineOfAPair) {
+  const Tensor x = ops::from_doubles(*device, std::vector<double>{2, 3}, {1, 1, 1, 2}, kFloat64);
+  const Tensor cosine = ops::from_doubles(*device, std::vector<double>{5, 100}, {1, 2}, kFloat64);
+  const Tensor sine = ops::from_doubles(*device, std::vector<double>{100, 7}, {1, 2}, kFloat64);
+  EXPECT_THAT(ops::to_doubles(ops::rotary_interleaved(x, cosine, sine)), ElementsAre(2 * 5 - 3 * 7, 3 * 5 + 2 * 7));
+}
+
 TEST_F(OpsTest, RotaryInterleavedTakesOneTableAnItemOfTheBatch) {
   const Tensor x = to_device(*device, random_array({2, 3, 2, 4}, 7, "x"), kFloat64);
   const Tensor cosine = to_device(*device, random_array({2, 3, 4}, 7, "cosine"), kFloat64);

@@ -1,0 +1,50 @@
+// The models of one video stream on simulated ranks: every configuration is verified or refused by a rule, with cross
+// attention to what all ranks hold or have divided, and timesteps a sample or a token; what a shipped plan lacks is
+// called by its name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/verify/sweep.h"
+
+namespace shardproof {
+namespace {
+
+using test::sweep;
+using test::SweepCounts;
+
+std::string golden(const std::string& name) {
+  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
+}
+
+const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
+
+// One stream of patches (1, 2, 2) of the video; the context is not divided.
+test::AttentionConfiguration patches_of(const ModelCase& model_case) {
+  const Tensor& video = model_case.arguments.tensor("hidden_states");
+  return {.text = 0, .image = video.size(2) * (video.size(3) / 2) * (video.size(4) / 2)};
+}
+
+const test::StreamNames kPatchStreams{.text = {},
+                                      .image = {"output 0 of module 'rope'", "argument 'timestep' of module ''"}};
+
+TEST(WanSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("wan", {}, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep(golden("wan/tiny"), {}, kPatchStreams, patches_of), (SweepCounts{48, 12}));
+  EXPECT_EQ(sweep(golden("wan/flf2v"), {}, kPatchStreams, patches_of), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep("wan", kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+}
+
+// A timestep a sample is whole on purpose, and said to be.
+TEST(WanSweep, ReportsTimestepsThatItsPlanLeavesWhole) {
+  Subject subject = Subject::open("wan", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  const VerificationResult per_item = verifier.verify("even", {.ring_degree = 2}, plan);
+  ASSERT_EQ(per_item.skipped_entries.size(), 1U);
+  EXPECT_EQ(per_item.skipped_entries.front().argument, "timestep");
+  EXPECT_EQ(per_item.skipped_entries.front().reason, "1 dimension, plan expects 2");
+  EXPECT_TRUE(verifier.verify("even_per_token", {.ring_degree = 2}, plan).skipped_entries.empty());
+}
+
+}  // namespace
+}  // namespace shardproof
