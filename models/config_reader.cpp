@@ -81,20 +81,21 @@ void ConfigReader::finish() const {
   }
 }
 
-void ConfigReader::check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim) const {
+void ConfigReader::check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim,
+                                   std::string_view field) const {
   const std::int64_t sum = std::accumulate(axes.begin(), axes.end(), std::int64_t{0});
   SHARDPROOF_CHECK(sum == head_dim, config_error,
-                   "{}: key 'axes_dims_rope' adds up to {}, but 'attention_head_dim' is {}; they must be equal",
-                   json_.where(), sum, head_dim);
+                   "{}: key '{}' adds up to {}, but 'attention_head_dim' is {}; they must be equal", json_.where(),
+                   field, sum, head_dim);
   for (const std::int64_t axis : axes) {
-    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key 'axes_dims_rope' contains {}; every entry must be even",
-                     json_.where(), axis);
+    SHARDPROOF_CHECK(axis % 2 == 0, config_error, "{}: key '{}' contains {}; every entry must be even", json_.where(),
+                     field, axis);
   }
 }
 
-void ConfigReader::check_three_axes(const std::vector<std::int64_t>& axes) const {
+void ConfigReader::check_three_axes(const std::vector<std::int64_t>& axes, std::string_view field) const {
   SHARDPROOF_CHECK(axes.size() == 3, config_error,
-                   "{}: key 'axes_dims_rope' has {} entries; expected 3, for frame, height and width", json_.where(),
+                   "{}: key '{}' has {} entries; expected 3, for frame, height and width", json_.where(), field,
                    axes.size());
 }
 

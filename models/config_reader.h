@@ -40,10 +40,12 @@ class ConfigReader {
   // Throws config_error naming the fields that nothing has read (names with a leading underscore are the library's
   // own).
   void finish() const;
-  // config_error unless the rotary widths of the axes (axes_dims_rope) are even and add up to attention_head_dim.
-  void check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim) const;
+  // config_error unless the rotary widths of the axes, which stand in `field`, are even and add up to
+  // attention_head_dim.
+  void check_rope_axes(const std::vector<std::int64_t>& axes, std::int64_t head_dim,
+                       std::string_view field = "axes_dims_rope") const;
   // config_error unless there are as many rotary widths as axes of (frame, height, width).
-  void check_three_axes(const std::vector<std::int64_t>& axes) const;
+  void check_three_axes(const std::vector<std::int64_t>& axes, std::string_view field = "axes_dims_rope") const;
 
  private:
   const Json* find(std::string_view field);

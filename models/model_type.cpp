@@ -55,6 +55,7 @@ const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> kTypes{
       flux_model_type(),         // FLUX.1
       flux2_model_type(),        // FLUX.2
+      helios_model_type(),       // Helios
       probe_model_type(),        // no product of anybody
       qwenimage_model_type(),    // Qwen-Image
       qwenimage21_model_type(),  // Qwen-Image 2.1

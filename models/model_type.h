@@ -63,6 +63,7 @@ Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, con
 // Registration functions of the models, one a file.
 ModelType flux_model_type();
 ModelType flux2_model_type();
+ModelType helios_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
 ModelType qwenimage21_model_type();

@@ -111,4 +111,12 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   return {ops::cast(output.out, q.dtype()), options.return_lse ? output.lse : Tensor()};
 }
 
+SequencePart part_of_sequence(std::int64_t tokens, const ContextParallelState* state) {
+  if (state == nullptr || state->is_one_rank()) return {0, tokens};
+  Communicator& flat = state->flat();
+  if (!state->is_ragged()) return {flat.rank() * tokens, flat.size() * tokens};
+  const std::vector<std::int64_t> lengths = gather_size_by_comm(tokens, flat, "part of a sequence: lengths");
+  return {std::accumulate(lengths.begin(), lengths.begin() + flat.rank(), std::int64_t{0}), total(lengths)};
+}
+
 }  // namespace shardproof

@@ -42,6 +42,16 @@ struct AttentionResult {
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
                           const AttentionOptions& options, const ContextParallelState* state);
 
+// Where a rank's tokens stand in a sequence that the ranks divide, in flat-rank order.
+struct SequencePart {
+  std::int64_t start = 0;
+  std::int64_t total = 0;
+};
+// Of `tokens` of this rank; all of the sequence on one rank (`state` null or for one rank). For modules that treat a
+// part of a sequence in another way, such as its beginning. Under the "anything" forms the lengths are exchanged, so
+// that all ranks must call.
+SequencePart part_of_sequence(std::int64_t tokens, const ContextParallelState* state);
+
 // Attention modules of models derive from this besides Module; apply_context_parallel hands them the state.
 class AttentionSlot {
  public:

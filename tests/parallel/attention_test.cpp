@@ -205,6 +205,29 @@ TEST_F(AttentionTest, AttendsToReplicatedKeysWithoutCommunication) {
   }
 }
 
+TEST(SequencePart, CountsTheTokensOfLowerFlatRanks) {
+  const auto parts_of = [](int world_size, const ContextParallelConfig& config, const Indices& tokens) {
+    return rank_results(world_size, [&](Communicator& world) {
+      const ContextParallelState state(world, config);
+      const SequencePart part = part_of_sequence(tokens[static_cast<std::size_t>(world.rank())], &state);
+      return std::pair(part.start, part.total);
+    });
+  };
+  using testing::ElementsAre;
+  using testing::Pair;
+  EXPECT_THAT(parts_of(2, {.ulysses_degree = 2}, {5, 5}), ElementsAre(Pair(0, 10), Pair(5, 10)));
+  EXPECT_THAT(parts_of(3, {.ring_degree = 3, .ring_anything = true}, {7, 5, 4}),
+              ElementsAre(Pair(0, 16), Pair(7, 16), Pair(12, 16)));
+  // rank = ulysses * 2 + ring, but tokens stand in the order ring * 2 + ulysses.
+  EXPECT_THAT(parts_of(4, {.mesh = Mesh::parse("ulysses=2,ring=2")}, {3, 3, 3, 3}),
+              ElementsAre(Pair(0, 12), Pair(6, 12), Pair(3, 12), Pair(9, 12)));
+}
+
+TEST(SequencePart, IsAllOfItOnOneRank) {
+  EXPECT_EQ(part_of_sequence(7, nullptr).total, 7);
+  EXPECT_EQ(part_of_sequence(7, ContextParallelState::for_one_rank().get()).total, 7);
+}
+
 // Tokens == heads, so that a transposed log-sum-exp or output has a legal shape.
 TEST_F(AttentionTest, KeepsTokensAndHeadsApartWhereTheyAreEqual) {
   for (const ContextParallelConfig& config : all_modes()) {

@@ -1,0 +1,110 @@
+// The models of several streams that are divided apart from each other, on simulated ranks: every configuration is
+// verified or refused by a rule; what their shipped plans lack is called by its name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/ops.h"
+#include "tests/verify/sweep.h"
+
+namespace shardproof {
+namespace {
+
+using test::AttentionConfiguration;
+using test::sweep;
+using test::SweepCounts;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string golden(const std::string& name) {
+  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
+}
+
+const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
+
+// ---- Helios: stream 1 is the whole sequence, stream 0 the current tokens that alone attend to the text
+
+const test::StreamNames kHeliosStreams{.text = {"argument 'hidden_states' of module 'blocks.0.attn2'"},
+                                       .image = {"argument 'hidden_states' of module 'blocks.0.attn1'"}};
+
+// Patches of 1 x 2 x 2; each token of the middle and of the long history stands for 2 or 4 of these a side.
+std::int64_t tokens_of(const ModelCase& model_case, const std::string& name, std::int64_t side) {
+  const Tensor video = model_case.arguments.optional_tensor(name);
+  if (!video.defined()) return 0;
+  const auto parts = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
+  return parts(video.size(2), side) * parts(video.size(3), 2 * side) * parts(video.size(4), 2 * side);
+}
+
+AttentionConfiguration helios_attention_of(const ModelCase& model_case) {
+  AttentionConfiguration description;
+  description.text = tokens_of(model_case, "hidden_states", 1);
+  description.image = description.text + tokens_of(model_case, "latents_history_short", 1) +
+                      tokens_of(model_case, "latents_history_mid", 2) +
+                      tokens_of(model_case, "latents_history_long", 4);
+  return description;
+}
+
+TEST(HeliosSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("helios", {}, kHeliosStreams, helios_attention_of), (SweepCounts{74, 26}));
+  EXPECT_EQ(sweep(golden("helios/uneven"), {}, kHeliosStreams, helios_attention_of), (SweepCounts{18, 22}));
+  EXPECT_EQ(sweep("helios", kFloat32OnCpu, kHeliosStreams, helios_attention_of), (SweepCounts{74, 26}));
+}
+
+// A model with another configuration.
+Subject subject_of(std::string_view name, const std::function<void(Json&)>& change) {
+  ModelType model = find_model_type(name);
+  Json config = model.hostile_config();
+  change(config);
+  model.hostile_config = [config] { return config; };
+  return Subject::of_model(model, 0);
+}
+
+VerificationResult with_shipped_plan(Subject& subject, const std::string& case_name,
+                                     const ContextParallelConfig& config) {
+  return Verifier(subject, {}).verify(case_name, config, *subject.model().plans(subject.config()).shipped_cp);
+}
+
+// Keys of history are amplified by their place in the whole sequence, whatever part of it a rank has.
+TEST(Helios, VerifiesEveryFormOfHistory) {
+  const auto set = [](std::string_view key, Json value) {
+    return subject_of("helios", [&](Json& config) { config.set(key, value); });
+  };
+  std::vector<Subject> subjects;
+  subjects.push_back(set("history_scale_mode", "scalar"));
+  subjects.push_back(set("guidance_cross_attn", false));
+  subjects.push_back(set("zero_history_timestep", false));
+  subjects.push_back(set("cross_attn_norm", false));
+  for (Subject& subject : subjects) {
+    const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+    for (const ContextParallelConfig& config : {ContextParallelConfig{.ring_degree = 4, .ring_anything = true},
+                                                ContextParallelConfig{.ulysses_degree = 3, .ulysses_anything = true}}) {
+      const VerificationResult result = Verifier(subject, {}).verify("uneven", config, plan);
+      EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+    }
+  }
+}
+
+TEST(ShippedPlan, OfHeliosNamesLayersThatAreNotThere) {
+  Subject subject = Subject::open("helios", 0);
+  const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason, AllOf(HasSubstr("module id 'blocks.2.attn1': index 2 is past the end of 'blocks'"),
+                                   HasSubstr("module id 'blocks.39.ffn'")));
+}
+
+TEST(ShippedPlan, OfHeliosLeavesTheLayersAfterTheFortiethDivided) {
+  Subject subject = subject_of("helios", [](Json& config) { config.set("num_layers", 41); });
+  const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, AllOf(HasSubstr("output 0 of module 'blocks.40.attn1' (HeliosAttention)"),
+                                   HasSubstr("the plan divides argument 'hidden_states' of this module and does not "
+                                             "gather its output")));
+}
+
+TEST(ShippedPlan, OfHeliosFitsFortyLayers) {
+  Subject subject = subject_of("helios", [](Json& config) { config.set("num_layers", 40); });
+  const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+}
+
+}  // namespace
+}  // namespace shardproof
