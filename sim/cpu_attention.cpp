@@ -85,6 +85,17 @@ struct AttentionTask {
     return {packed, count, x.size(3), x.size(3)};
   }
 
+  // The queries of a group: copied where they meet many tiles of keys, as they lie where the copy would not pay.
+  MatrixView<const Real> rows_of_queries(std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count,
+                                         Real* packed) const {
+    if constexpr (std::same_as<Storage, Real>) {
+      if (k.size(1) <= 2 * kKeyTile) {
+        return {head_rows<Storage>(q, batch, head, first), count, q.size(3), q.strides()[1]};
+      }
+    }
+    return packed_rows(q, batch, head, first, count, packed);
+  }
+
   void add_mask(Real* logits, std::int64_t keys, std::int64_t batch, std::int64_t head, std::int64_t query,
                 std::int64_t first_key) const {
     if (!mask.defined()) return;
@@ -115,12 +126,13 @@ struct AttentionTask {
 
   // Takes one tile of keys into the running result of one tile of queries, `first` rows into the group.
   void attend(std::int64_t batch, std::int64_t head, std::int64_t first_query, std::int64_t first, std::int64_t queries,
-              std::int64_t first_key, MatrixView<const Real> key_rows, MatrixView<const Real> value_rows,
-              const Scratch& scratch) const {
+              std::int64_t first_key, MatrixView<const Real> query_rows, MatrixView<const Real> key_rows,
+              MatrixView<const Real> value_rows, const Scratch& scratch) const {
     const std::int64_t width = q.size(3), count = key_rows.rows;
     const MatrixView<Real> logits{scratch.logits, queries, count, count};
     const MatrixView<Real> out{scratch.out + first * width, queries, width, width};
-    multiply_transposed<Real>(logits, {scratch.q + first * width, queries, width, width}, key_rows, scale);
+    multiply_transposed<Real>(logits, {query_rows.data + first * query_rows.stride, queries, width, query_rows.stride},
+                              key_rows, scale);
     for (std::int64_t i = 0; i < queries; ++i) {
       Real* row = logits.data + i * count;
       add_mask(row, count, batch, head, first_query + first + i, first_key);
@@ -136,14 +148,14 @@ struct AttentionTask {
     const std::int64_t width = q.size(3), queries = std::min(kQueryGroup, q.size(1) - first_query), keys = k.size(1);
     std::fill_n(scratch.maximum, queries, kNever);
     std::fill_n(scratch.sum, queries, Real{0});
-    packed_rows(q, batch, head, first_query, queries, scratch.q);
+    const MatrixView<const Real> query_rows = rows_of_queries(batch, head, first_query, queries, scratch.q);
     for (std::int64_t first_key = 0; first_key < keys; first_key += kKeyTile) {
       const std::int64_t count = std::min(kKeyTile, keys - first_key);
       const auto key_rows = packed_rows(k, batch, head, first_key, count, scratch.k);
       const auto value_rows = packed_rows(v, batch, head, first_key, count, scratch.v);
       for (std::int64_t first = 0; first < queries; first += kQueryTile) {
-        attend(batch, head, first_query, first, std::min(kQueryTile, queries - first), first_key, key_rows, value_rows,
-               scratch);
+        attend(batch, head, first_query, first, std::min(kQueryTile, queries - first), first_key, query_rows, key_rows,
+               value_rows, scratch);
       }
     }
     for (std::int64_t i = 0; i < queries; ++i) {
