@@ -155,6 +155,26 @@ Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& s
   return cast(concat({first, second}, -1).view(x.shape()), x.dtype());
 }
 
+Tensor rotary_halves(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+  const auto fits = [](std::int64_t of_table, std::int64_t of_x) { return of_table == 1 || of_table == of_x; };
+  const bool has_table = cosine.rank() == 2 || (cosine.rank() == 4 && x.rank() == 4 &&
+                                                fits(cosine.size(0), x.size(0)) && fits(cosine.size(2), x.size(2)));
+  const int token_axis = cosine.rank() == 2 ? 0 : 1;
+  SHARDPROOF_CHECK(x.rank() == 4 && has_table && cosine.shape() == sine.shape() &&
+                       cosine.size(token_axis) == x.size(1) && 2 * cosine.size(-1) == x.size(3),
+                   shape_error,
+                   "rotary embedding of {} with tables {} and {}: the tables must be [tokens, head_dim / 2] or [batch, "
+                   "tokens, heads, head_dim / 2]",
+                   x.text(), cosine.text(), sine.text());
+  const Tensor wide = cast(x, cosine.dtype());
+  const Tensor c = cosine.rank() == 2 ? cosine.unsqueeze(1) : cosine, s = sine.rank() == 2 ? sine.unsqueeze(1) : sine;
+  const std::int64_t half = x.size(3) / 2;
+  const Tensor x0 = wide.narrow(-1, 0, half), x1 = wide.narrow(-1, half, half);
+  const Tensor first = subtract(multiply(x0, c), multiply(x1, s));
+  const Tensor second = add(multiply(x1, c), multiply(x0, s));
+  return cast(concat({first, second}, -1), x.dtype());
+}
+
 AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale) {
   return q.device().attention(q, k, v, mask, scale);
 }

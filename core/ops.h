@@ -68,6 +68,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
 // cosine and the second sine count). (x0, x1) -> (x0 cos - x1 sin, x1 cos + x0 sin), in the tables' type, rounded once
 // to x's type.
 Tensor rotary_interleaved(const Tensor& x, const Tensor& cosine, const Tensor& sine);
+// The same of pairs (k, k + head_dim/2): cosine and sine [tokens, head_dim/2], or [batch|1, tokens, heads|1,
+// head_dim/2].
+Tensor rotary_halves(const Tensor& x, const Tensor& cosine, const Tensor& sine);
 // As Device::attention.
 AttentionOutput attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale);
 // As Device::fused_softmax_merge: nothing where the merge has to be composed.

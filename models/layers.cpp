@@ -114,6 +114,51 @@ Outputs TimestepProjection::forward(Arguments& arguments) {
   return cosine_and_sine(*context_.device, table, context_.dtype);
 }
 
+namespace {
+
+// Diffusers calls it so for further conditions that these models do not have.
+class SingleTimestepEmbedding final : public Module {
+ public:
+  SingleTimestepEmbedding(const ModelContext& context, std::int64_t width)
+      : Module("PixArtAlphaCombinedTimestepSizeEmbeddings"),
+        time_proj_(add_child<TimestepProjection>("time_proj", context, kSinusoidWidth)),
+        timestep_embedder_(add_child<TwoLayerMlp>("timestep_embedder", "TimestepEmbedding", kSinusoidWidth, width,
+                                                  UnaryOp::silu, "act")) {}
+  std::span<const ArgumentSpec> forward_arguments() const override { return time_proj_.forward_arguments(); }
+  Outputs forward(Arguments& arguments) override {
+    return timestep_embedder_(time_proj_.call(arguments).tensors.front());
+  }
+
+ private:
+  static constexpr std::int64_t kSinusoidWidth = 256;
+  TimestepProjection& time_proj_;
+  TwoLayerMlp& timestep_embedder_;
+};
+
+}  // namespace
+
+AdaLayerNormSingle::AdaLayerNormSingle(Name class_name, const ModelContext& context, std::int64_t width,
+                                       std::int64_t sets)
+    : Module(class_name),
+      sets_(sets),
+      emb_(add_child<SingleTimestepEmbedding>("emb", context, width)),
+      silu_(add_child<Activation>("silu", "SiLU", UnaryOp::silu)),
+      linear_(add_child<Linear>("linear", width, sets * width)) {}
+
+std::span<const ArgumentSpec> AdaLayerNormSingle::forward_arguments() const { return emb_.forward_arguments(); }
+
+Outputs AdaLayerNormSingle::forward(Arguments& arguments) {
+  const Tensor embedding = emb_.call(arguments).tensors.front();
+  return Outputs(std::vector<Tensor>{linear_(silu_(embedding)), embedding});
+}
+
+AdaLayerNormSingle::Embedded AdaLayerNormSingle::embed(const Tensor& timestep) {
+  const std::vector<Tensor> rows = call({{argument::timestep, timestep}}).tensors;
+  const std::int64_t batch = timestep.size(0), tokens = timestep.rank() == 2 ? timestep.size(1) : 1;
+  const std::int64_t width = rows[1].size(1);
+  return {rows[0].view({batch, tokens, sets_, width}), rows[1].view({batch, tokens, width})};
+}
+
 AdaLayerNormZero::AdaLayerNormZero(std::int64_t width, Chunks chunks)
     : Module(chunks == Chunks::six ? "AdaLayerNormZero" : "AdaLayerNormZeroSingle"),
       chunks_(static_cast<int>(chunks)),

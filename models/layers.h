@@ -155,6 +155,28 @@ class TimestepProjection final : public Module {
   double scale_;
 };
 
+// The embedding of timesteps that LTX and its successor modulate with: children emb.{time_proj, timestep_embedder},
+// silu and linear. Host timesteps of n elements, in any shape -> (linear(SiLU e) [n, sets D], e [n, D]).
+class AdaLayerNormSingle final : public Module {
+ public:
+  AdaLayerNormSingle(Name class_name, const ModelContext& context, std::int64_t width, std::int64_t sets);
+  std::span<const ArgumentSpec> forward_arguments() const override;
+  Outputs forward(Arguments& arguments) override;
+
+  // The same of timesteps [batch] or [batch, tokens].
+  struct Embedded {
+    Tensor modulations;  // [batch, tokens|1, sets, D], for modulations_from_table()
+    Tensor embedding;    // [batch, tokens|1, D]
+  };
+  Embedded embed(const Tensor& timestep);
+
+ private:
+  std::int64_t sets_;
+  Module& emb_;
+  Activation& silu_;
+  Linear& linear_;
+};
+
 // Rows of a learned table, parameter "weight" [rows, width]; called with an index int64 [n] -> [n, width].
 class Embedding final : public TensorModule {
  public:

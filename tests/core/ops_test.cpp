@@ -209,6 +209,44 @@ TEST_F(OpsTest, RotaryInterleavedRefusesTablesOfAnotherLength) {
                    "must be [tokens, head_dim]"));
 }
 
+// Tables for all items and heads, or one for each of them.
+TEST_F(OpsTest, RotaryHalvesTurnsPairsThatAreHalfAHeadApart) {
+  const HostArray x = random_array({2, 3, 2, 4}, 11, "x");
+  const auto expect_turned = [&](const HostArray& cosine, const HostArray& sine, auto value_at) {
+    const HostArray turned = to_host(ops::rotary_halves(
+        to_device(*device, x, kFloat64), to_device(*device, cosine, kFloat64), to_device(*device, sine, kFloat64)));
+    for (std::int64_t b = 0; b < 2; ++b) {
+      for (std::int64_t t = 0; t < 3; ++t) {
+        for (std::int64_t h = 0; h < 2; ++h) {
+          for (std::int64_t k = 0; k < 2; ++k) {
+            const double c = value_at(cosine, b, t, h, k), s = value_at(sine, b, t, h, k);
+            const double x0 = x.at({b, t, h, k}), x1 = x.at({b, t, h, k + 2});
+            EXPECT_NEAR(turned.at({b, t, h, k}), x0 * c - x1 * s, 1e-15);
+            EXPECT_NEAR(turned.at({b, t, h, k + 2}), x1 * c + x0 * s, 1e-15);
+          }
+        }
+      }
+    }
+  };
+  expect_turned(random_array({3, 2}, 11, "cosine"), random_array({3, 2}, 11, "sine"),
+                [](const HostArray& table, auto, auto t, auto, auto k) { return table.at({t, k}); });
+  expect_turned(random_array({2, 3, 2, 2}, 11, "cosine"), random_array({2, 3, 2, 2}, 11, "sine"),
+                [](const HostArray& table, auto b, auto t, auto h, auto k) { return table.at({b, t, h, k}); });
+  expect_turned(random_array({1, 3, 2, 2}, 11, "cosine"), random_array({1, 3, 2, 2}, 11, "sine"),
+                [](const HostArray& table, auto, auto t, auto h, auto k) { return table.at({0, t, h, k}); });
+}
+
+TEST_F(OpsTest, RotaryHalvesRefusesTablesThatDoNotFit) {
+  const auto refusal_of = [&](const Shape& table) {
+    const auto error = thrown_by([&] { ops::rotary_halves(counted({1, 3, 2, 4}), counted(table), counted(table)); });
+    return error ? error->message : "accepted";
+  };
+  for (const Shape& table : {Shape{3, 4}, Shape{2, 2}, Shape{1, 3, 2}, Shape{2, 3, 2, 2}, Shape{1, 3, 3, 2}}) {
+    EXPECT_THAT(refusal_of(table), testing::HasSubstr("the tables must be [tokens, head_dim / 2] or [batch, tokens, "
+                                                      "heads, head_dim / 2]"));
+  }
+}
+
 TEST_F(OpsTest, LogSumExpOperationsTreatMinusInfinityAsEmpty) {
   const double never = -std::numeric_limits<double>::infinity();
   const std::vector<double> left{never, never, 1.0, 1000.0}, right{never, 2.0, never, 0.0};
