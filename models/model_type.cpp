@@ -53,6 +53,7 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 
 const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> kTypes{
+      chronoedit_model_type(),   // ChronoEdit
       flux_model_type(),         // FLUX.1
       flux2_model_type(),        // FLUX.2
       helios_model_type(),       // Helios

@@ -61,6 +61,7 @@ Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, con
                     double deviation = 1.0);
 
 // Registration functions of the models, one a file.
+ModelType chronoedit_model_type();
 ModelType flux_model_type();
 ModelType flux2_model_type();
 ModelType helios_model_type();

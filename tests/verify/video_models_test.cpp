@@ -11,6 +11,7 @@ namespace {
 
 using test::sweep;
 using test::SweepCounts;
+using ::testing::HasSubstr;
 
 std::string golden(const std::string& name) {
   return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
@@ -44,6 +45,23 @@ TEST(WanSweep, ReportsTimestepsThatItsPlanLeavesWhole) {
   EXPECT_EQ(per_item.skipped_entries.front().argument, "timestep");
   EXPECT_EQ(per_item.skipped_entries.front().reason, "1 dimension, plan expects 2");
   EXPECT_TRUE(verifier.verify("even_per_token", {.ring_degree = 2}, plan).skipped_entries.empty());
+}
+
+TEST(ChronoEditSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("chronoedit", {}, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep(golden("chronoedit/oddsplit"), {}, kPatchStreams, patches_of), (SweepCounts{18, 2}));
+  EXPECT_EQ(sweep("chronoedit", kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+}
+
+TEST(ShippedPlan, OfChronoEditDoesNotDivideTimestepsOfTokens) {
+  Subject subject = Subject::open("chronoedit", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan shipped = *subject.model().plans(subject.config()).shipped_cp;
+  EXPECT_EQ(verifier.verify("even", {.ring_degree = 2}, shipped).verdict, Verdict::rounding_equivalent);
+  const VerificationResult result = verifier.verify("even_per_token", {.ulysses_degree = 2}, shipped);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("has the 24 tokens of argument 'timestep' of module '' "
+                                       "(ChronoEditTransformer3DModel), but hidden_states has 12"));
 }
 
 }  // namespace
