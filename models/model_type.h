@@ -39,6 +39,9 @@ struct ModelType {
   std::function<ModelPlans(const Json& config)> plans;
   // What timesteps and guidance are multiplied with before they become angles.
   double timestep_factor = 1.0;
+  // Absolute error that a float64 run with float32 tables may have against a recorded one beside what timesteps allow,
+  // for cases in which the original computes angles in double from rounded frequencies. None: nothing.
+  std::function<double(const ModelCase&)> mixed_table_tolerance = nullptr;
   // Heads of attention, for the rules that concern them.
   std::function<std::int64_t(const Json& config)> attention_heads;
   // A small configuration and cases made to expose faults: uneven lengths, several heads a rank, batches that differ,
@@ -65,6 +68,7 @@ ModelType chronoedit_model_type();
 ModelType flux_model_type();
 ModelType flux2_model_type();
 ModelType helios_model_type();
+ModelType ltx_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
 ModelType qwenimage21_model_type();

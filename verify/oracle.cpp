@@ -169,6 +169,8 @@ std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_n
                    "'{}': recorded outputs are needed; give an export directory", subject.source());
   const ModelCase model_case = subject.load_case(case_name);
   const double tolerance = table_tolerance(subject.model(), model_case);
+  const auto& of_model = subject.model().mixed_table_tolerance;
+  const double mixed = std::max(tolerance, of_model ? of_model(model_case) : 0.0);
   const ModelContext all_double{&subject.reference_device(), kFloat64, TablePrecision::float64};
   const ModelContext narrow_tables{&subject.reference_device(), kFloat64, TablePrecision::float32};
   const ModelContext narrow{&subject.cpu_device(), kFloat32, TablePrecision::float32};
@@ -177,8 +179,8 @@ std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_n
   try {
     results.push_back(run.outputs("exact", "float64 against exact", all_double, kExactTolerance, true));
     results.push_back(run.outputs("fp32", "float32 against fp32", narrow, tolerance, false));
-    results.push_back(run.outputs("fp64", "float64 with float32 tables against fp64", narrow_tables, tolerance, false));
-    results.push_back(run.trace(narrow_tables, tolerance));
+    results.push_back(run.outputs("fp64", "float64 with float32 tables against fp64", narrow_tables, mixed, false));
+    results.push_back(run.trace(narrow_tables, mixed));
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}, case '{}': {}", subject.source(), case_name, error.what()));
   }

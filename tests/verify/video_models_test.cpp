@@ -64,5 +64,41 @@ TEST(ShippedPlan, OfChronoEditDoesNotDivideTimestepsOfTokens) {
                                        "(ChronoEditTransformer3DModel), but hidden_states has 12"));
 }
 
+// Two streams of tokens, of which either attention exchanges keys.
+const test::StreamNames kLtxStreams{
+    .text = {"argument 'encoder_hidden_states'", "argument 'encoder_attention_mask'"},
+    .image = {"argument 'hidden_states'", "argument 'timestep' of module ''", "output 0 of module 'rope'"}};
+
+TEST(LtxSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("ltx", {}, kLtxStreams), (SweepCounts{75, 25}));
+  EXPECT_EQ(sweep(golden("ltx/tiny"), {}, kLtxStreams), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep(golden("ltx/uneven"), {}, kLtxStreams), (SweepCounts{16, 24}));
+  EXPECT_EQ(sweep("ltx", kFloat32OnCpu, kLtxStreams), (SweepCounts{75, 25}));
+}
+
+TEST(ShippedPlan, OfLtxDoesNotDivideTimestepsOfTokens) {
+  Subject subject = Subject::open("ltx", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan shipped = *subject.model().plans(subject.config()).shipped_cp;
+  EXPECT_EQ(verifier.verify("whole_shard_masked", {.ring_degree = 2}, shipped).verdict, Verdict::rounding_equivalent);
+  const VerificationResult result = verifier.verify("even_masked", {.ulysses_degree = 2}, shipped);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("argument 'timestep' of module '' (LTXVideoTransformer3DModel) has 24 tokens, "
+                                       "but hidden_states has 12"));
+}
+
+// A planned argument that a call does not have takes its default and is said to be absent.
+TEST(LtxSweep, ReportsAMaskThatIsNotGiven) {
+  Subject subject = Subject::open("ltx", 0);
+  Verifier verifier(subject, {});
+  const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  const ParallelRun run = verifier.run("even", {.ring_degree = 2}, plan, GatherForm::ragged);
+  ASSERT_EQ(run.end, RunEnd::completed) << run.reason;
+  for (const RankOutcome& rank : run.ranks) {
+    ASSERT_EQ(rank.omitted.size(), 1U);
+    EXPECT_EQ(rank.omitted.front().argument, "encoder_attention_mask");
+  }
+}
+
 }  // namespace
 }  // namespace shardproof
