@@ -58,6 +58,7 @@ const std::vector<ModelType>& model_types() {
       flux2_model_type(),        // FLUX.2
       helios_model_type(),       // Helios
       ltx_model_type(),          // LTX
+      ltx2_model_type(),         // LTX-2
       probe_model_type(),        // no product of anybody
       qwenimage_model_type(),    // Qwen-Image
       qwenimage21_model_type(),  // Qwen-Image 2.1

@@ -69,6 +69,7 @@ ModelType flux_model_type();
 ModelType flux2_model_type();
 ModelType helios_model_type();
 ModelType ltx_model_type();
+ModelType ltx2_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
 ModelType qwenimage21_model_type();

@@ -1,5 +1,6 @@
 #include "tests/support/legal_configurations.h"
 
+#include <algorithm>
 #include <array>
 
 namespace shardproof::test {
@@ -10,6 +11,11 @@ using Configuration = AttentionConfiguration;
 int ranks(const Configuration& c) { return c.ring * c.ulysses; }
 bool anything(const Configuration& c) { return c.ulysses_anything || c.ring_anything; }
 bool divides(std::int64_t parts, std::int64_t n) { return n / parts * parts == n; }
+
+template <class Predicate>
+bool any_apart(const Configuration& c, Predicate predicate) {
+  return std::any_of(c.apart.begin(), c.apart.end(), predicate);
+}
 
 // 5.3: heads stand in blocks of equal size from the left, the last one padded; every rank must have a head of its own.
 bool some_rank_has_no_head(const Configuration& c) {
@@ -41,6 +47,14 @@ constexpr std::array kRules{
                  [](const Configuration& c) { return anything(c) && c.text > 0 && c.text < ranks(c); }},
     LegalityRule{"image reaches every rank", "4.7", ErrorKind::shape_error, "stream 1: axis 1 has",
                  [](const Configuration& c) { return anything(c) && c.image < ranks(c); }},
+    LegalityRule{"a stream apart divides equally", "4.7", ErrorKind::shape_error, "stream apart: axis 1 has",
+                 [](const Configuration& c) {
+                   return !anything(c) && any_apart(c, [&](std::int64_t n) { return !divides(ranks(c), n); });
+                 }},
+    LegalityRule{"a stream apart reaches every rank", "4.7", ErrorKind::shape_error, "stream apart: axis 1 has",
+                 [](const Configuration& c) {
+                   return anything(c) && any_apart(c, [&](std::int64_t n) { return n < ranks(c); });
+                 }},
     LegalityRule{"heads divide equally", "5.2", ErrorKind::shape_error, "cannot be divided among ulysses_degree",
                  [](const Configuration& c) { return !c.ulysses_anything && !divides(c.ulysses, c.heads); }},
     LegalityRule{"every rank has a head", "5.3", ErrorKind::shape_error, "head padding number",

@@ -30,6 +30,8 @@ struct AttentionConfiguration {
   std::int64_t text = 0;  // 0 = no text stream
   std::int64_t image = 1;
   MaskKind mask = MaskKind::none;
+  // Streams that are divided like these two but never joined to them.
+  std::vector<std::int64_t> apart = {};
 };
 
 struct LegalityRule {

@@ -106,5 +106,83 @@ TEST(ShippedPlan, OfHeliosFitsFortyLayers) {
   EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
 }
 
+// ---- LTX-2: text and video, and apart from them audio and its text; every one of the six attentions is exchanged
+
+const test::StreamNames kLtx2Streams{
+    .apart = {"argument 'audio_hidden_states'", "argument 'audio_encoder_hidden_states'"}};
+
+AttentionConfiguration ltx2_attention_of(const ModelCase& model_case) {
+  const auto tokens = [&](Name name) { return model_case.arguments.tensor(name).size(1); };
+  AttentionConfiguration description;
+  description.text = tokens("encoder_hidden_states");
+  description.image = tokens("hidden_states");
+  description.apart = {tokens("audio_hidden_states"), tokens("audio_encoder_hidden_states")};
+  const bool has_mask = model_case.arguments.optional_tensor("encoder_attention_mask").defined();
+  description.mask = has_mask ? test::MaskKind::key : test::MaskKind::none;
+  return description;
+}
+
+TEST(Ltx2Sweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("ltx2", {}, kLtx2Streams, ltx2_attention_of), (SweepCounts{70, 30}));
+  EXPECT_EQ(sweep(golden("ltx2/tiny"), {}, kLtx2Streams, ltx2_attention_of), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep(golden("ltx2/v23"), {}, kLtx2Streams, ltx2_attention_of), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep("ltx2", kFloat32OnCpu, kLtx2Streams, ltx2_attention_of), (SweepCounts{70, 30}));
+}
+
+Subject interleaved_ltx2() {
+  return subject_of("ltx2", [](Json& config) { config.set("rope_type", "interleaved"); });
+}
+
+// Heads of the streams need not agree where the rotation does not tell them apart.
+TEST(Ltx2, VerifiesInterleavedTablesAndOtherHeadsOfTheAudio) {
+  Subject subject = subject_of("ltx2", [](Json& config) {
+    config.set("rope_type", "interleaved");
+    config.set("audio_num_attention_heads", 3);
+    config.set("audio_attention_head_dim", 8);
+  });
+  const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  Verifier verifier(subject, {});
+  for (const char* name : {"even_guided", "uneven_masked"}) {
+    const VerificationResult ring = verifier.verify(name, {.ring_degree = 4, .ring_anything = true}, plan);
+    EXPECT_EQ(ring.verdict, Verdict::rounding_equivalent) << ring.reason;
+    const VerificationResult ulysses = verifier.verify(name, {.ulysses_degree = 2, .ulysses_anything = true}, plan);
+    EXPECT_EQ(ulysses.verdict, Verdict::rounding_equivalent) << ulysses.reason;
+  }
+  const VerificationResult refused = verifier.verify("even", {.ulysses_degree = 2}, plan);
+  EXPECT_EQ(refused.verdict, Verdict::refused);
+  EXPECT_THAT(refused.reason, HasSubstr("3 attention heads cannot be divided among ulysses_degree 2"));
+}
+
+TEST(ShippedPlan, OfLtx2NeverDividesTheTablesBetweenTheStreams) {
+  Subject subject = interleaved_ltx2();
+  for (const char* name : {"even", "whole_shard_masked", "shortest"}) {
+    for (const ContextParallelConfig& config :
+         {ContextParallelConfig{.ulysses_degree = 2}, ContextParallelConfig{.ring_degree = 2}}) {
+      const VerificationResult result = with_shipped_plan(subject, name, config);
+      EXPECT_EQ(result.verdict, Verdict::different);
+      EXPECT_THAT(result.reason, AllOf(HasSubstr("output 0 of module 'cross_attn_rope' (LTX2AudioVideoRotaryPosEmbed)"),
+                                       HasSubstr("argument 'hidden_states' of module '' (LTX2VideoTransformer3DModel)"),
+                                       HasSubstr("the plan divides one and not the other")));
+    }
+  }
+}
+
+TEST(ShippedPlan, OfLtx2LeavesTimestepsOfTokensWhole) {
+  Subject subject = interleaved_ltx2();
+  const VerificationResult result = with_shipped_plan(subject, "even_guided", {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("argument 'timestep' of module '' (LTX2VideoTransformer3DModel) has 24 tokens, "
+                                       "but argument 'hidden_states' has 12"));
+}
+
+// Its entries expect tables of three axes; those that are split over heads have four.
+TEST(ShippedPlan, OfLtx2SkipsTablesThatAreSplitOverHeads) {
+  Subject subject = Subject::open("ltx2", 0);
+  const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
+  EXPECT_EQ(result.verdict, Verdict::refused);
+  EXPECT_THAT(result.reason, AllOf(HasSubstr("output 0 of module 'rope' (LTX2AudioVideoRotaryPosEmbed) has 24 tokens"),
+                                   HasSubstr("'0' of module 'rope' was skipped: 4 dimensions, plan expects 3")));
+}
+
 }  // namespace
 }  // namespace shardproof

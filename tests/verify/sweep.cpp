@@ -21,6 +21,7 @@ bool is_named(const LegalityRule& rule, const std::string& reason, const StreamN
   const auto has = [&](const std::string& words) { return reason.find(words) != std::string::npos; };
   if (rule.words.starts_with("stream 0")) return std::any_of(names.text.begin(), names.text.end(), has);
   if (rule.words.starts_with("stream 1")) return std::any_of(names.image.begin(), names.image.end(), has);
+  if (rule.words.starts_with("stream apart")) return std::any_of(names.apart.begin(), names.apart.end(), has);
   return has(std::string(rule.words));
 }
 

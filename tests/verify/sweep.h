@@ -26,10 +26,12 @@ using DescribeCase = std::function<AttentionConfiguration(const ModelCase&)>;
 // Joint attention over [text, image]: encoder_hidden_states and hidden_states, with a key mask if one is given.
 AttentionConfiguration joint_attention_of(const ModelCase& model_case);
 
-// The rules speak of streams 0 (text) and 1 (image). Where a model's plan divides them, and how messages name that.
+// The rules speak of streams 0 (text), 1 (image) and those apart. Where a model's plan divides them, and how messages
+// name that.
 struct StreamNames {
   std::vector<std::string> text = {"argument 'encoder_hidden_states'"};
   std::vector<std::string> image = {"argument 'hidden_states'"};
+  std::vector<std::string> apart = {};
 };
 
 // With the model's default plan.
