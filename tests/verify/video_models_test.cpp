@@ -32,7 +32,8 @@ TEST(WanSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
   EXPECT_EQ(sweep("wan", {}, kPatchStreams, patches_of), (SweepCounts{52, 28}));
   EXPECT_EQ(sweep(golden("wan/tiny"), {}, kPatchStreams, patches_of), (SweepCounts{48, 12}));
   EXPECT_EQ(sweep(golden("wan/flf2v"), {}, kPatchStreams, patches_of), (SweepCounts{32, 8}));
-  EXPECT_EQ(sweep("wan", kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep(golden("wan/tiny"), kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{48, 12}));
+  EXPECT_EQ(sweep(golden("wan/flf2v"), kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{32, 8}));
 }
 
 // A timestep a sample is whole on purpose, and said to be.
@@ -47,10 +48,24 @@ TEST(WanSweep, ReportsTimestepsThatItsPlanLeavesWhole) {
   EXPECT_TRUE(verifier.verify("even_per_token", {.ring_degree = 2}, plan).skipped_entries.empty());
 }
 
+// Cross attention exchanges nothing: a plan that divides its context leaves every rank with a part of the keys.
+TEST(WanPlanFault, OfADividedContextIsFound) {
+  Subject subject = Subject::open(golden("wan/tiny"), 0);
+  Verifier verifier(subject, {});
+  ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  plan.entries.emplace_back(
+      "blocks.*", SplitEntries{{"encoder_hidden_states", ContextParallelInput{.split_dim = 1, .expected_dims = 3}}});
+  for (const ContextParallelConfig& config : {ContextParallelConfig{.ring_degree = 2}, {.ulysses_degree = 2}}) {
+    const VerificationResult result = verifier.verify("base", config, plan);
+    EXPECT_EQ(result.verdict, Verdict::different);
+    EXPECT_THAT(result.reason, HasSubstr("output 'sample' on rank 0"));
+  }
+}
+
 TEST(ChronoEditSweep, VerifiesWhatIsLegalAndRefusesTheRest) {
   EXPECT_EQ(sweep("chronoedit", {}, kPatchStreams, patches_of), (SweepCounts{52, 28}));
   EXPECT_EQ(sweep(golden("chronoedit/oddsplit"), {}, kPatchStreams, patches_of), (SweepCounts{18, 2}));
-  EXPECT_EQ(sweep("chronoedit", kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{52, 28}));
+  EXPECT_EQ(sweep(golden("chronoedit/oddsplit"), kFloat32OnCpu, kPatchStreams, patches_of), (SweepCounts{18, 2}));
 }
 
 TEST(ShippedPlan, OfChronoEditDoesNotDivideTimestepsOfTokens) {
@@ -85,6 +100,18 @@ TEST(ShippedPlan, OfLtxDoesNotDivideTimestepsOfTokens) {
   EXPECT_EQ(result.verdict, Verdict::different);
   EXPECT_THAT(result.reason, HasSubstr("argument 'timestep' of module '' (LTXVideoTransformer3DModel) has 24 tokens, "
                                        "but hidden_states has 12"));
+}
+
+TEST(LtxPlanFault, OfAWholeMaskOverADividedTextIsNamed) {
+  Subject subject = Subject::open("ltx", 0);
+  Verifier verifier(subject, {});
+  ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+  std::erase_if(std::get<SplitEntries>(plan.entries.front().second),
+                [](const auto& entry) { return split_key_text(entry.first) == "encoder_attention_mask"; });
+  const VerificationResult result = verifier.verify("even_masked", {.ring_degree = 2}, plan);
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("argument 'encoder_attention_mask' of LTXVideoTransformer3DModel is bool [2, "
+                                       "12]; expected [batch, text tokens] of encoder_hidden_states"));
 }
 
 // A planned argument that a call does not have takes its default and is said to be absent.
