@@ -20,7 +20,6 @@ std::vector<std::string> what_verify_leaves_open(const Options& options) {
   std::vector<std::string> open{
       "EXACT: exact arithmetic (--tier exact) is not part of this build",
       fmt::format("element types other than {}: one run each (--dtype)", options.dtype.name()),
-      fmt::format("{}", kNoTensorParallelism),
   };
   if (options.gather != GatherChoice::both) {
     open.push_back(fmt::format("{} gathers of the modes for uneven lengths (--gather)",
@@ -70,11 +69,9 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
   const bool is_float64 = options.dtype == kFloat64;
   const int total = static_cast<int>(request.cases.size() * request.configurations.list.size());
   for (const std::string& case_name : request.cases) {
-    for (const RequestedConfiguration& configuration : request.configurations.list) {
+    for (const ParallelConfig& configuration : request.configurations.list) {
       progress.step(static_cast<int>(outcome.report.verifications.size()), total, step_text(case_name, configuration));
-      VerificationResult result = configuration.tp_degree > 1
-                                      ? refused_tensor_parallelism(options, case_name, configuration)
-                                      : verifier.verify(case_name, configuration.context, request.plan);
+      VerificationResult result = verifier.verify(case_name, configuration, request.plans);
       result.device = options.device == DeviceChoice::reference ? "reference" : "cpu";
       outcome.report.verifications.push_back(std::move(result));
     }
@@ -86,34 +83,28 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
 }
 
 // Without a named configuration `plan` shows one that admits every length.
-RequestedConfiguration plan_configuration(const RunRequest& request, const Options& options, Report& report) {
+ParallelConfig plan_configuration(const RunRequest& request, const Options& options, Report& report) {
   if (request.configurations.is_named) return request.configurations.list.front();
   report.notes.push_back("no configuration was named: this is ring_degree 2 with ring_anything");
-  return {{.ring_degree = 2,
-           .convert_to_fp32 = options.convert_to_fp32,
-           .rotate_method = options.rotate_method.value_or("allgather"),
-           .ring_anything = true}};
+  return {.context_parallel_config = ContextParallelConfig{.ring_degree = 2,
+                                                           .convert_to_fp32 = options.convert_to_fp32,
+                                                           .rotate_method = options.rotate_method.value_or("allgather"),
+                                                           .ring_anything = true}};
 }
 
 CommandOutcome run_plan(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   Report& report = outcome.report;
   RunRequest request(options, report);
-  const RequestedConfiguration configuration = plan_configuration(request, options, report);
+  const ParallelConfig configuration = plan_configuration(request, options, report);
   Verifier verifier(request.subject, verifier_options(options));
   const GatherForm form = first_form(options.gather);
   Refusals refusals;
   int done = 0;
   for (const std::string& case_name : request.cases) {
     progress.step(done++, static_cast<int>(request.cases.size()), step_text(case_name, configuration));
-    ParallelRun run;
-    if (configuration.tp_degree > 1) {
-      run.end = RunEnd::refused;
-      run.reason = fmt::format("tp_degree is {}: {}", configuration.tp_degree, kNoTensorParallelism);
-    } else {
-      run = verifier.run(case_name, configuration.context, request.plan, form);
-    }
-    for (PlanRow& row : plan_rows(run, case_name, requested_mode(configuration), requested_mesh(configuration)))
+    const ParallelRun run = verifier.run(case_name, configuration, request.plans, form);
+    for (PlanRow& row : plan_rows(run, case_name, mode_name(configuration), effective_mesh(configuration).text()))
       report.plan.push_back(std::move(row));
     if (run.end == RunEnd::failed) outcome.status = kDifferenceFound;
     if (run.end == RunEnd::refused) refusals.add(case_name, run.reason);

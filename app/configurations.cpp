@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "parallel/plan_json.h"
 #include "sim/simulation.h"
+#include "verify/verifier.h"
 
 namespace shardproof {
 namespace {
@@ -17,14 +18,10 @@ bool names_configuration(const Options& options) {
          options.ulysses_anything || options.ring_anything;
 }
 
-ContextParallelConfig named_configuration(const Options& options) {
-  return {.ring_degree = options.ring_degree,
-          .ulysses_degree = options.ulysses_degree,
-          .convert_to_fp32 = options.convert_to_fp32,
-          .rotate_method = options.rotate_method.value_or("allgather"),
-          .mesh = options.mesh,
-          .ulysses_anything = options.ulysses_anything,
-          .ring_anything = options.ring_anything};
+bool names_context_parallelism(const Options& options) {
+  const bool mesh_is_of_tensors = options.mesh && !options.mesh->has("ring") && !options.mesh->has("ulysses");
+  return options.ring_degree || options.ulysses_degree || options.ulysses_anything || options.ring_anything ||
+         (options.mesh && !(mesh_is_of_tensors && options.mesh->has("tp")));
 }
 
 // A dimension "tp" of the mesh means tensor parallelism; it must not pass for one of replicas.
@@ -37,12 +34,37 @@ int requested_tp_degree(const Options& options) {
   return options.tp_degree.value_or(of_mesh);
 }
 
-void check_rank_count(const ContextParallelConfig& config) {
-  const std::int64_t degrees = std::int64_t{effective_ring_degree(config)} * effective_ulysses_degree(config);
-  const std::int64_t ranks = config.mesh ? config.mesh->size() : degrees;
+ParallelConfig named_configuration(const Options& options) {
+  ParallelConfig config;
+  if (const int tp_degree = requested_tp_degree(options); tp_degree > 1 || !names_context_parallelism(options)) {
+    config.tensor_parallel_config = TensorParallelConfig{.tp_degree = tp_degree, .mesh = options.mesh};
+  }
+  if (!names_context_parallelism(options)) return config;
+  config.context_parallel_config = ContextParallelConfig{.ring_degree = options.ring_degree,
+                                                         .ulysses_degree = options.ulysses_degree,
+                                                         .convert_to_fp32 = options.convert_to_fp32,
+                                                         .rotate_method = options.rotate_method.value_or("allgather"),
+                                                         .mesh = options.mesh,
+                                                         .ulysses_anything = options.ulysses_anything,
+                                                         .ring_anything = options.ring_anything};
+  return config;
+}
+
+void check_rank_count(const Options& options, const ParallelConfig& config) {
+  std::int64_t ranks = effective_tp_degree(config);
+  std::string asked_by = "--tp-degree";
+  if (const auto& context = config.context_parallel_config) {
+    ranks *= std::int64_t{effective_ring_degree(*context)} * effective_ulysses_degree(*context);
+    asked_by = ranks > effective_tp_degree(config) && effective_tp_degree(config) > 1
+                   ? "--tp-degree x --ring-degree x --ulysses-degree"
+                   : "--ring-degree x --ulysses-degree";
+  }
+  if (options.mesh) {
+    ranks = options.mesh->size();
+    asked_by = "--mesh " + options.mesh->text();
+  }
   SHARDPROOF_CHECK(ranks <= kMaxSimulatedRanks, usage_error, "{}: {} ranks are asked for; at most {} can be simulated",
-                   config.mesh ? "--mesh " + config.mesh->text() : "--ring-degree x --ulysses-degree", ranks,
-                   kMaxSimulatedRanks);
+                   asked_by, ranks, kMaxSimulatedRanks);
 }
 
 bool rotates(const ContextParallelConfig& config) { return effective_ring_degree(config) > 1; }
@@ -63,11 +85,13 @@ RequestedPlan plan_of_file(const Options& options, const Subject& subject) {
   SHARDPROOF_CHECK(file.model == subject.model().class_name, usage_error,
                    "--plan {}: it is a plan of '{}'; expected a plan of {}", shown, printable(file.model),
                    subject.model().class_name);
-  SHARDPROOF_CHECK(file.cp.has_value(), usage_error,
-                   "--plan {}: it has no \"cp\"; expected a context-parallel plan under that key", shown);
-  RequestedPlan requested{.plan = *std::move(file.cp), .notes = {}};
-  if (file.tp) requested.notes.push_back(fmt::format("the \"tp\" part of {} is not used", shown));
-  return requested;
+  SHARDPROOF_CHECK(file.cp.has_value() || file.tp.has_value(), usage_error,
+                   "--plan {}: it has neither \"cp\" nor \"tp\"; expected a plan under at least one of these keys",
+                   shown);
+  return {.plans = {.cp = std::move(file.cp),
+                    .tp = std::move(file.tp),
+                    .attention_heads = subject.model().attention_heads(subject.config())},
+          .notes = {}};
 }
 
 bool has_context_parallel_plan(const ModelPlans& plans) {
@@ -76,47 +100,44 @@ bool has_context_parallel_plan(const ModelPlans& plans) {
 
 }  // namespace
 
-RequestedConfigurations requested_configurations(const Options& options) {
+RequestedConfigurations requested_configurations(const Options& options, const ParallelPlans& plans) {
   RequestedConfigurations requested;
   requested.is_named = names_configuration(options);
   if (requested.is_named) {
-    const ContextParallelConfig config = named_configuration(options);
-    check_rank_count(config);
-    requested.list.push_back({config, requested_tp_degree(options)});
+    const ParallelConfig config = named_configuration(options);
+    check_rank_count(options, config);
+    requested.list.push_back(config);
     return requested;
   }
-  for (ContextParallelConfig config : default_configurations()) {
-    if (options.rotate_method && rotates(config) && config.rotate_method != *options.rotate_method) continue;
-    config.convert_to_fp32 = options.convert_to_fp32;
-    requested.list.push_back({config, 1});
+  const auto add = [&](ParallelConfig config) {
+    if (auto& context = config.context_parallel_config) {
+      if (options.rotate_method && rotates(*context) && context->rotate_method != *options.rotate_method) return;
+      context->convert_to_fp32 = options.convert_to_fp32;
+    }
+    requested.list.push_back(std::move(config));
+  };
+  if (plans.cp) {
+    for (const ContextParallelConfig& config : default_configurations()) add({.context_parallel_config = config});
+  }
+  if (plans.tp) {
+    for (const ParallelConfig& config : default_tensor_parallel_configurations()) {
+      if (plans.cp || !config.context_parallel_config) add(config);
+    }
   }
   return requested;
 }
 
-std::string requested_mode(const RequestedConfiguration& requested) {
-  const std::string context = mode_name(requested.context);
-  if (requested.tp_degree == 1) return context;
-  return context == "none" ? "tp" : "tp+" + context;
-}
-
-std::string requested_mesh(const RequestedConfiguration& requested) {
-  const std::string mesh = effective_mesh(requested.context).text();
-  const bool has_tp = requested.context.mesh && requested.context.mesh->has("tp");
-  return requested.tp_degree == 1 || has_tp ? mesh : fmt::format("{},tp={}", mesh, requested.tp_degree);
-}
-
-ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name) {
-  ModelPlans plans = model.plans(config);
-  if (!has_context_parallel_plan(plans)) return {};
-  std::optional<ContextParallelPlan>& plan = name == "default" ? plans.default_cp : plans.shipped_cp;
-  SHARDPROOF_CHECK(plan.has_value(), usage_error, "--plan {}: {} has no {} context-parallel plan; expected a plan file",
-                   name, model.class_name, name);
-  return *std::move(plan);
+ParallelPlans named_plans(const ModelType& model, const Json& config, const std::string& name) {
+  ParallelPlans plans = plans_of_model(model, config, name);
+  SHARDPROOF_CHECK(plans.cp || !has_context_parallel_plan(model.plans(config)), usage_error,
+                   "--plan {}: {} has no {} context-parallel plan; expected a plan file", name, model.class_name, name);
+  if (!plans.cp) plans.cp.emplace();
+  return plans;
 }
 
 RequestedPlan requested_plan(const Options& options, const Subject& subject) {
   if (is_file_plan(options)) return plan_of_file(options, subject);
-  RequestedPlan requested{.plan = plan_of_model(subject.model(), subject.config(), options.plan), .notes = {}};
+  RequestedPlan requested{.plans = named_plans(subject.model(), subject.config(), options.plan), .notes = {}};
   if (!has_context_parallel_plan(subject.model().plans(subject.config()))) {
     requested.notes.push_back(
         fmt::format("{} has no context-parallel plan; nothing of it is divided", subject.model().class_name));

@@ -9,38 +9,32 @@
 #include "core/json.h"
 #include "models/model_type.h"
 #include "parallel/config.h"
-#include "parallel/plan.h"
+#include "parallel/parallelism.h"
 #include "verify/subject.h"
 
 namespace shardproof {
 
-struct RequestedConfiguration {
-  ContextParallelConfig context;
-  int tp_degree = 1;  // tensor parallelism is not offered yet: above 1 the configuration is refused
-};
-
 struct RequestedConfigurations {
-  std::vector<RequestedConfiguration> list;
+  std::vector<ParallelConfig> list;
   bool is_named = false;  // one that was asked for by name, as opposed to a default set
 };
 
-// usage_error for more ranks than can be simulated, or a tp_degree that contradicts the mesh.
-RequestedConfigurations requested_configurations(const Options& options);
+// usage_error for more ranks than can be simulated, or a tp_degree that contradicts the mesh. The default set has the
+// kinds of parallelism that the subject's model has a plan for.
+RequestedConfigurations requested_configurations(const Options& options, const ParallelPlans& plans);
 
-// "ring", "tp", "tp+ring", ..; and the mesh with a dimension for tensor parallelism, if any.
-std::string requested_mode(const RequestedConfiguration& requested);
-std::string requested_mesh(const RequestedConfiguration& requested);
-
-// The model's "default" or "shipped" plan; usage_error if it has only the other one. A model with neither has the empty
-// plan, under which its attention refuses by rule.
-ContextParallelPlan plan_of_model(const ModelType& model, const Json& config, const std::string& name);
+// The model's "default" or "shipped" plans; usage_error if its context-parallel plan has only the other name. A model
+// with no context-parallel plan at all has the empty one, under which its attention refuses by rule.
+ParallelPlans named_plans(const ModelType& model, const Json& config, const std::string& name);
 
 struct RequestedPlan {
-  ContextParallelPlan plan;
+  ParallelPlans plans;
   std::vector<std::string> notes;
 };
 
-// usage_error or file_error: the model has no such plan, the file is for another model or has no "cp".
+// The model's plans of the name asked for, or those of a file. usage_error or file_error: the model has no plan of that
+// name, the file is for another model or has neither "cp" nor "tp". A model with no context-parallel plan at all has
+// the empty one, under which its attention refuses by rule.
 RequestedPlan requested_plan(const Options& options, const Subject& subject);
 
 // usage_error listing the cases if there is none of the name asked for.

@@ -222,11 +222,10 @@ void add_configuration(Subcommand& command, Options& options) {
                 });
   command.flag("--no-convert-to-fp32", "merge partial results in the type of the queries",
                [&] { options.convert_to_fp32 = false; });
-  command.value("--tp-degree", OptionKind::integer, "T",
-                "tensor parallelism: above 1 it is refused, it is not offered yet",
+  command.value("--tp-degree", OptionKind::integer, "T", "ranks that share each layer's weights (tensor parallelism)",
                 integer_into(options.tp_degree, kMaxSimulatedRanks));
   command.value("--mesh", OptionKind::mesh, "NAME=SIZE,...",
-                "a mesh with dimensions ring and ulysses; others are replicas",
+                "a mesh with dimensions ring, ulysses, tp; others are replicas",
                 [&](const std::string& option, const std::string& text) { options.mesh = mesh_from(option, text); });
 }
 

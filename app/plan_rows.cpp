@@ -19,6 +19,22 @@ bool is_same_entry(const AppliedEntry& a, const AppliedEntry& b) {
   return a.action == b.action && a.module == b.module && a.argument == b.argument && a.axis == b.axis;
 }
 
+// The parameters of planned layers: module and parameter, the style, and every rank's part.
+void add_shards(const ParallelRun& run, std::vector<PlanRow>& rows) {
+  const std::vector<AppliedShard>& first = run.ranks.front().shards;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const std::size_t dot = first[i].parameter.rfind('.');
+    PlanRow row;
+    row.module = first[i].parameter.substr(0, dot);
+    row.argument = first[i].parameter.substr(dot + 1);
+    row.action = first[i].dim ? std::string(style_name(first[i].style)) : "whole";
+    row.axis = first[i].dim;
+    row.total = first[i].total;
+    for (const RankOutcome& rank : run.ranks) row.per_rank.push_back(rank.shards[i].local);
+    rows.push_back(std::move(row));
+  }
+}
+
 void add_skipped(const std::vector<SkippedEntry>& entries, std::vector<PlanRow>& rows) {
   for (const SkippedEntry& entry : entries) {
     const bool is_known = std::any_of(rows.begin(), rows.end(), [&](const PlanRow& row) {
@@ -45,6 +61,7 @@ std::vector<PlanRow> plan_rows(const ParallelRun& run, const std::string& case_n
     rows.back().action = run.end == RunEnd::refused ? "refused" : "failed";
     rows.back().note = run.reason;
   } else {
+    add_shards(run, rows);
     // All ranks run the same program, so the records of a completed run correspond one to one.
     const std::vector<AppliedEntry>& first = run.ranks.front().applied;
     for (std::size_t i = 0; i < first.size(); ++i) {

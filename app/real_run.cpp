@@ -37,12 +37,11 @@ class RealRun {
         world_(world),
         request_(options, report),
         verifier_(request_.subject, verifier_options(options)) {
-    SHARDPROOF_CHECK(request_.configurations.is_named, usage_error,
-                     "run: no configuration was named; expected --ring-degree, --ulysses-degree or --mesh");
+    SHARDPROOF_CHECK(
+        request_.configurations.is_named, usage_error,
+        "run: no configuration was named; expected --ring-degree, --ulysses-degree, --tp-degree or --mesh");
     throw_problems(validate(config()));
     const Mesh mesh = effective_mesh(config());
-    SHARDPROOF_CHECK(request_.configurations.list.front().tp_degree == 1, usage_error, "--tp-degree: {}",
-                     kNoTensorParallelism);
     SHARDPROOF_CHECK(mesh.size() == world.size(), usage_error,
                      "run: the mesh {} has {} ranks, but {} process{}; start it with mpirun -n {}", mesh.text(),
                      mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run", mesh.size());
@@ -57,7 +56,7 @@ class RealRun {
     std::exception_ptr problem;
     if (is_first()) {
       try {
-        result = verifier_.verify(case_name, config(), request_.plan);
+        result = verifier_.verify(case_name, config(), request_.plans);
       } catch (...) {
         problem = std::current_exception();
       }
@@ -76,7 +75,7 @@ class RealRun {
 
  private:
   bool is_first() const { return world_.rank() == 0; }
-  const ContextParallelConfig& config() const { return request_.configurations.list.front().context; }
+  const ParallelConfig& config() const { return request_.configurations.list.front(); }
   GatherForm form() const { return first_form(options_.gather); }
 
   bool agreed_on_rank_0(bool own) {
@@ -89,7 +88,7 @@ class RealRun {
     RankOutcome outcome;
     try {
       run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
-               request_.plan, config(), form(), outcome);
+               request_.plans, config(), form(), outcome);
     } catch (const Error& error) {
       // The others wait for this rank: they are ended with it.
       fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(), case_name,
@@ -101,7 +100,7 @@ class RealRun {
 
   void compare_with_simulation(const std::string& case_name, const std::vector<std::int64_t>& hashes,
                                VerificationResult& result) {
-    const ParallelRun simulated = verifier_.run(case_name, config(), request_.plan, form());
+    const ParallelRun simulated = verifier_.run(case_name, config(), request_.plans, form());
     for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
       if (simulated.end == RunEnd::completed && hash_of(simulated.ranks[rank].outputs) == hashes[rank]) continue;
       result.verdict = Verdict::different;
@@ -176,7 +175,7 @@ CommandOutcome run_cases(const Options& options, const MpiSession& session, Comm
       "seconds are those of the real run",
       world.size()));
   outcome.report.not_checked = {
-      "exact arithmetic, other element types, and tensor parallelism",
+      "exact arithmetic and other element types",
       fmt::format("{} gathers of the modes for uneven lengths (--gather)",
                   options.gather == GatherChoice::padded ? "ragged" : "padded"),
       "anything but this one configuration; verify sweeps them on simulated ranks",

@@ -14,31 +14,26 @@
 
 namespace shardproof {
 
-inline constexpr const char* kNoTensorParallelism = "tensor parallelism is not offered yet";
-
 // A report with the program, the command and its sources.
 Report empty_report(const Options& options);
 VerifierOptions verifier_options(const Options& options);
 // "base: ring ring=2".
-std::string step_text(const std::string& case_name, const RequestedConfiguration& configuration);
+std::string step_text(const std::string& case_name, const ParallelConfig& configuration);
 
 // Opens everything that the options name and notes it in the report. Throws what is wrong with them.
 struct RunRequest {
   RunRequest(const Options& options, Report& report);
   Subject subject;
-  ContextParallelPlan plan;
+  ParallelPlans plans;
   std::vector<std::string> cases;
   RequestedConfigurations configurations;
 };
-
-VerificationResult refused_tensor_parallelism(const Options& options, const std::string& case_name,
-                                              const RequestedConfiguration& configuration);
 
 // Refusals of the one configuration that was asked for, by reason, as messages for standard error.
 class Refusals {
  public:
   void add(const std::string& case_name, const std::string& reason);
-  std::vector<std::string> messages(const RequestedConfiguration& configuration) const;
+  std::vector<std::string> messages(const ParallelConfig& configuration) const;
 
  private:
   std::vector<std::pair<std::string, std::string>> by_reason_;  // reason, cases

@@ -37,6 +37,28 @@ void validate_mesh(const ContextParallelConfig& config, Problems& problems) {
   check("ulysses", config.ulysses_degree);
 }
 
+// Both kinds live in one mesh, whichever of them brings it.
+void validate_common_mesh(const ParallelConfig& config, Problems& problems) {
+  const std::optional<Mesh>& of_context = config.context_parallel_config->mesh;
+  const std::optional<Mesh>& of_tensor = config.tensor_parallel_config->mesh;
+  if (of_context && of_tensor && !(*of_context == *of_tensor)) {
+    problems.add(ErrorKind::config_error,
+                 "context parallelism has the mesh '{}' and tensor parallelism '{}'; both must be in one mesh with the "
+                 "dimensions 'tp', 'ring' and 'ulysses'",
+                 of_context->text(), of_tensor->text());
+    return;
+  }
+  const std::optional<Mesh>& mesh = of_context ? of_context : of_tensor;
+  if (!mesh) return;
+  for (const std::string_view dimension : {"tp", "ring", "ulysses"}) {
+    if (mesh->has(dimension)) continue;
+    problems.add(ErrorKind::config_error,
+                 "mesh: '{}' has no dimension '{}'; context and tensor parallelism together need one mesh with the "
+                 "dimensions 'tp', 'ring' and 'ulysses'",
+                 mesh->text(), dimension);
+  }
+}
+
 }  // namespace
 
 int effective_ring_degree(const ContextParallelConfig& config) {
@@ -50,6 +72,25 @@ int effective_ulysses_degree(const ContextParallelConfig& config) {
 int effective_tp_degree(const TensorParallelConfig& config) {
   if (!config.mesh) return config.tp_degree;
   return config.mesh->has("tp") ? config.mesh->size_of("tp") : config.mesh->size();
+}
+
+int effective_tp_degree(const ParallelConfig& config) {
+  if (!config.tensor_parallel_config) return 1;
+  const std::optional<ContextParallelConfig>& context = config.context_parallel_config;
+  const bool in_its_mesh = context && context->mesh && context->mesh->has("tp");
+  if (!config.tensor_parallel_config->mesh && in_its_mesh) return context->mesh->size_of("tp");
+  return effective_tp_degree(*config.tensor_parallel_config);
+}
+
+Mesh effective_mesh(const ParallelConfig& config) {
+  const int tp_degree = effective_tp_degree(config);
+  const std::optional<ContextParallelConfig>& context = config.context_parallel_config;
+  if (context && context->mesh) return *context->mesh;
+  if (config.tensor_parallel_config && config.tensor_parallel_config->mesh) return *config.tensor_parallel_config->mesh;
+  if (!context) return Mesh({"tp"}, {tp_degree});
+  if (tp_degree == 1) return effective_mesh(*context);
+  return Mesh({"tp", "ring", "ulysses"},
+              {tp_degree, effective_ring_degree(*context), effective_ulysses_degree(*context)});
 }
 
 Mesh effective_mesh(const ContextParallelConfig& config) {
@@ -98,12 +139,13 @@ std::vector<Problem> validate(const TensorParallelConfig& config) {
 }
 
 std::vector<Problem> validate(const ParallelConfig& config) {
-  std::vector<Problem> all;
-  if (config.context_parallel_config) all = validate(*config.context_parallel_config);
+  Problems all;
+  if (config.context_parallel_config) all.list = validate(*config.context_parallel_config);
   if (config.tensor_parallel_config) {
-    for (Problem& problem : validate(*config.tensor_parallel_config)) all.push_back(std::move(problem));
+    for (Problem& problem : validate(*config.tensor_parallel_config)) all.list.push_back(std::move(problem));
   }
-  return all;
+  if (config.context_parallel_config && effective_tp_degree(config) > 1) validate_common_mesh(config, all);
+  return all.list;
 }
 
 void throw_problems(const std::vector<Problem>& problems) {
@@ -120,6 +162,12 @@ std::string mode_name(const ContextParallelConfig& config) {
   if (ring) return config.ring_anything ? "ring_anything" : "ring";
   if (ulysses) return config.ulysses_anything ? "ulysses_anything" : "ulysses";
   return "none";
+}
+
+std::string mode_name(const ParallelConfig& config) {
+  const std::string context = config.context_parallel_config ? mode_name(*config.context_parallel_config) : "none";
+  if (effective_tp_degree(config) == 1) return context;
+  return context == "none" ? "tp" : "tp+" + context;
 }
 
 }  // namespace shardproof

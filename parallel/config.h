@@ -54,10 +54,17 @@ void throw_problems(const std::vector<Problem>& problems);
 int effective_ring_degree(const ContextParallelConfig& config);
 int effective_ulysses_degree(const ContextParallelConfig& config);
 int effective_tp_degree(const TensorParallelConfig& config);
+// 1 without tensor parallelism.
+int effective_tp_degree(const ParallelConfig& config);
 // The given mesh, or ring x ulysses in this order.
 Mesh effective_mesh(const ContextParallelConfig& config);
+// Of both kinds together: the mesh that either brings, or tp x ring x ulysses, each as far as it is configured. Of no
+// kind: one rank.
+Mesh effective_mesh(const ParallelConfig& config);
 
 // "ulysses", "ulysses_anything", "ring", "ring_anything", "unified" ("none" for one rank).
 std::string mode_name(const ContextParallelConfig& config);
+// The same, "tp", or "tp+ring" and so on.
+std::string mode_name(const ParallelConfig& config);
 
 }  // namespace shardproof

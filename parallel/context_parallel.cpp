@@ -199,15 +199,18 @@ bool context_parallel_is_applied(Module& root) {
   return applied;
 }
 
-void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelState> state,
-                            const ContextParallelPlan& plan) {
+void check_context_parallel(Module& root, const ContextParallelPlan& plan) {
   check_not_applied(root);
   check_attention(root);
   std::vector<Problem> problems;
   for (std::string& message : plan_problems(root, plan))
     problems.push_back({ErrorKind::plan_error, std::move(message)});
   throw_problems(problems);
+}
 
+void apply_context_parallel(Module& root, std::shared_ptr<const ContextParallelState> state,
+                            const ContextParallelPlan& plan) {
+  check_context_parallel(root, plan);
   for (const auto& [id, entry] : plan.entries) {
     for (Module* module : resolve_module_id(root, id)) {
       std::unique_ptr<Hook> hook;
@@ -229,22 +232,6 @@ void remove_context_parallel(Module& root, const ContextParallelPlan& plan) {
   }
   for (const auto& [module, name] : hooks) module->remove_hook(name, false);
   set_attention_state(root, nullptr);
-}
-
-std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
-                                                               const ParallelConfig& config,
-                                                               const ContextParallelPlan* cp_plan) {
-  throw_problems(validate(config));
-  check_not_applied(root);
-  SHARDPROOF_CHECK(!config.tensor_parallel_config || effective_tp_degree(*config.tensor_parallel_config) == 1,
-                   unsupported_error, "tensor_parallel_config with tp_degree {}: tensor parallelism is not offered yet",
-                   effective_tp_degree(*config.tensor_parallel_config));
-  if (!config.context_parallel_config) return nullptr;
-  auto state = std::make_shared<const ContextParallelState>(world, *config.context_parallel_config);
-  check_attention(root);
-  SHARDPROOF_CHECK(cp_plan != nullptr, plan_error, "{} has no context-parallel plan; give one", root.class_name());
-  apply_context_parallel(root, state, *cp_plan);
-  return state;
 }
 
 }  // namespace shardproof

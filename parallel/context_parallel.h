@@ -24,21 +24,7 @@ bool context_parallel_is_applied(Module& root);
 // Hands a state (or none) to every attention module; what apply and remove do besides their hooks.
 void set_attention_state(Module& root, const std::shared_ptr<const ContextParallelState>& state);
 
-// Collective over `world`: sets the configuration up and applies the plan (null: plan_error, for a model without one).
-// A configuration without context parallelism does nothing and returns null. Tensor parallelism is refused for now.
-std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
-                                                               const ParallelConfig& config,
-                                                               const ContextParallelPlan* cp_plan);
-// A bare configuration is wrapped.
-inline std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
-                                                                      const ContextParallelConfig& config,
-                                                                      const ContextParallelPlan* cp_plan) {
-  return enable_parallelism(root, world, ParallelConfig{.context_parallel_config = config}, cp_plan);
-}
-inline std::shared_ptr<const ContextParallelState> enable_parallelism(Module& root, Communicator& world,
-                                                                      const TensorParallelConfig& config,
-                                                                      const ContextParallelPlan* cp_plan) {
-  return enable_parallelism(root, world, ParallelConfig{.tensor_parallel_config = config}, cp_plan);
-}
+// The checks of apply_context_parallel alone, with its errors.
+void check_context_parallel(Module& root, const ContextParallelPlan& plan);
 
 }  // namespace shardproof

@@ -1,8 +1,7 @@
 #include "parallel/tensor_parallel.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
+#include <numeric>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -132,19 +131,24 @@ Tensor scattered(const Tensor& full, const ShardSpec& spec, const TensorParallel
   return collectives::scatter(group, rows, counts, 0, "tp: slices of a parameter").wait();
 }
 
-// How a parameter was sharded; null if it was not planned.
-const ShardSpec* shard_of(Module& module, const Module::Parameter& parameter) {
+// The layer's hook; null if it was not planned.
+const TensorParallelHook* hook_of(Module& module) {
   if (!module.has_hooks()) return nullptr;
   for (const std::string& name : module.hooks().names()) {
-    if (!name.starts_with(kHook)) continue;
-    const auto& hook = static_cast<const TensorParallelHook&>(*module.hooks().find(name));
-    const ShardSpec* found = nullptr;
-    for_each_shard(hook.planned(), [&](const Module::Parameter& other, const ShardSpec& spec) {
-      if (other.name == parameter.name) found = &spec;
-    });
-    return found;
+    if (name.starts_with(kHook)) return static_cast<const TensorParallelHook*>(module.hooks().find(name));
   }
   return nullptr;
+}
+
+// How a parameter was sharded; null if it was not planned.
+const ShardSpec* shard_of(Module& module, const Module::Parameter& parameter) {
+  const TensorParallelHook* hook = hook_of(module);
+  if (hook == nullptr) return nullptr;
+  const ShardSpec* found = nullptr;
+  for_each_shard(hook->planned(), [&](const Module::Parameter& other, const ShardSpec& spec) {
+    if (other.name == parameter.name) found = &spec;
+  });
+  return found;
 }
 
 void place_weights(const std::vector<PlannedLayer>& layers, const TensorParallelState& state) {
@@ -211,13 +215,23 @@ void apply_tensor_parallel(Module& root, std::shared_ptr<const TensorParallelSta
 
 bool tensor_parallel_is_applied(Module& root) {
   bool applied = false;
-  root.for_each_module([&](Module& module) {
-    if (!module.has_hooks()) return;
-    const std::vector<std::string> names = module.hooks().names();
-    applied =
-        applied || std::any_of(names.begin(), names.end(), [](const auto& name) { return name.starts_with(kHook); });
-  });
+  root.for_each_module([&](Module& module) { applied = applied || hook_of(module) != nullptr; });
   return applied;
+}
+
+std::vector<AppliedShard> applied_shards(Module& root) {
+  std::vector<AppliedShard> shards;
+  root.for_each_module([&](Module& module) {
+    const TensorParallelHook* hook = hook_of(module);
+    if (hook == nullptr) return;
+    for_each_shard(hook->planned(), [&](const Module::Parameter& parameter, const ShardSpec& spec) {
+      AppliedShard shard{spec.parameter, hook->planned().style, spec.dim, parameter.tensor->numel(), 0};
+      if (spec.dim) shard.total = std::accumulate(spec.blocks.begin(), spec.blocks.end(), std::int64_t{0});
+      shard.local = spec.dim ? parameter.tensor->size(*spec.dim) : shard.total;
+      shards.push_back(std::move(shard));
+    });
+  });
+  return shards;
 }
 
 std::vector<std::pair<std::string, Tensor>> gather_tp_state_dict(Module& root, const TensorParallelState& state) {

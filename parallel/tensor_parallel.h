@@ -58,6 +58,18 @@ void apply_tensor_parallel(Module& root, std::shared_ptr<const TensorParallelSta
                            WeightsAlreadySharded sharded = WeightsAlreadySharded::no);
 bool tensor_parallel_is_applied(Module& root);
 
+// What was done to one parameter of a planned layer: `local` of `total` entries along `dim` are here, or all of them
+// where dim is none.
+struct AppliedShard {
+  std::string parameter;
+  TensorParallelStyle style = TensorParallelStyle::colwise;
+  std::optional<int> dim;
+  std::int64_t total = 0;
+  std::int64_t local = 0;
+};
+// In tree order; empty if tensor parallelism is not applied.
+std::vector<AppliedShard> applied_shards(Module& root);
+
 // Collective over the state's group: every parameter of the tree at its full size, in tree order, with packed blocks in
 // their original order; bit for bit what it was before sharding. state_error if tensor parallelism is not applied.
 std::vector<std::pair<std::string, Tensor>> gather_tp_state_dict(Module& root, const TensorParallelState& state);

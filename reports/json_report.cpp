@@ -94,7 +94,7 @@ Json to_json(const PlanRow& row) {
 // Every word that may be counted, so that a reader finds a zero instead of nothing.
 std::vector<std::string_view> summary_words(const Report& report) {
   if (report.command == "oracle") return {"AGREES", "DISAGREES", "NOT CHECKED"};
-  if (report.command == "plan") return {"split", "gather", "skipped", "refused", "failed"};
+  if (report.command == "plan") return plan_actions();
   return {verdict_word(Verdict::exact), verdict_word(Verdict::rounding_equivalent), verdict_word(Verdict::different),
           verdict_word(Verdict::refused), verdict_word(Verdict::not_checked)};
 }

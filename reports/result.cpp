@@ -20,6 +20,13 @@ std::string_view oracle_word(const OracleResult& result) {
   return result.agrees ? "AGREES" : "DISAGREES";
 }
 
+const std::vector<std::string_view>& plan_actions() {
+  static const std::vector<std::string_view> kActions{
+      "split", "gather",  "colwise", "rowwise", "packed_colwise", "packed_rowwise", "replicated_input_rowwise",
+      "whole", "skipped", "refused", "failed"};
+  return kActions;
+}
+
 std::map<std::string, int> summary_of(const Report& report) {
   std::map<std::string, int> counts;
   for (const VerificationResult& result : report.verifications) ++counts[std::string(verdict_word(result.verdict))];

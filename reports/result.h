@@ -82,7 +82,7 @@ struct PlanRow {
   std::string mesh;
   std::string module;    // path; "" is the root
   std::string argument;  // name, or index of an output
-  std::string action;    // "split", "gather", "skipped", "refused", "failed"
+  std::string action;    // "split", "gather", a style ("colwise", ..), "whole", "skipped", "refused", "failed"
   std::optional<int> axis = std::nullopt;
   std::optional<std::int64_t> total = std::nullopt;
   std::vector<std::int64_t> per_rank;
@@ -106,6 +106,8 @@ struct Report {
   std::vector<std::string> not_checked;
 };
 
+// The actions of a plan's lines, in the order in which they are counted.
+const std::vector<std::string_view>& plan_actions();
 // Number of results by verdict word; of a plan's lines by action.
 std::map<std::string, int> summary_of(const Report& report);
 

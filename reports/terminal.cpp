@@ -377,8 +377,8 @@ class Printer {
   void plan_closing() {
     std::string numbers;
     const std::map<std::string, int> counts = summary_of(report_);
-    for (const char* action : {"split", "gather", "skipped", "refused", "failed"}) {
-      const auto found = counts.find(action);
+    for (const std::string_view action : plan_actions()) {
+      const auto found = counts.find(std::string(action));
       if (found != counts.end()) numbers += fmt::format("{}{} {}", numbers.empty() ? "" : ", ", found->second, action);
     }
     close(fmt::format("Entries of the plan: {}.", numbers), Tone::plain);

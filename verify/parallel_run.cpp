@@ -1,16 +1,30 @@
 #include "verify/parallel_run.h"
 
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
 #include "parallel/context_parallel.h"
+#include "parallel/parallelism.h"
 
 namespace shardproof {
 namespace {
 
-constexpr std::string_view kContextDimensions[] = {"ring", "ulysses"};
+// The dimensions along which one run is spread; the others hold independent runs. Without a dimension "tp", tensor
+// parallelism alone takes all of them.
+std::vector<std::string_view> dimensions_of_a_run(const ParallelConfig& config, const Mesh& mesh) {
+  const bool has_context = config.context_parallel_config.has_value(), has_tensor = effective_tp_degree(config) > 1;
+  std::vector<std::string_view> dimensions;
+  for (const std::string& name : mesh.names()) {
+    const bool is_context = has_context && (name == "ring" || name == "ulysses");
+    const bool is_tensor = has_tensor && (name == "tp" || (!has_context && !mesh.has("tp")));
+    if (is_context || is_tensor) dimensions.emplace_back(name);
+  }
+  return dimensions;
+}
 
 std::string skipped_text(const std::vector<SkippedEntry>& skipped) {
   std::string text;
@@ -45,40 +59,46 @@ void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
 
 }  // namespace
 
-void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments,
-              const ContextParallelPlan& plan, const ContextParallelConfig& config, GatherForm form,
-              RankOutcome& outcome, std::optional<std::string>* refusal) {
-  std::shared_ptr<const ContextParallelState> state;
+void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments, const ParallelPlans& plans,
+              const ParallelConfig& config, GatherForm form, RankOutcome& outcome,
+              std::optional<std::string>* refusal) {
+  ParallelState state;
   try {
     world.set_gather_form(form);
-    state = std::make_shared<const ContextParallelState>(world, config);
+    state = set_up_parallelism(world, config);
     const std::unique_ptr<Module> tree = make_tree();
-    apply_context_parallel(*tree, state, plan);
+    apply_parallelism(*tree, state, plans);
+    if (state.tp) outcome.shards = applied_shards(*tree);
     outcome.outputs = tree->call(arguments);
   } catch (const Refusal& error) {
-    keep_records(state.get(), outcome);
+    keep_records(state.cp.get(), outcome);
     if (refusal != nullptr) *refusal = error.what();
     throw;
   } catch (const Error& error) {
-    keep_records(state.get(), outcome);
+    keep_records(state.cp.get(), outcome);
     // A length mismatch whose operands a plan entry left whole is the plan's, not the code's.
-    const bool is_of_plan = error.kind() == ErrorKind::shape_error && state != nullptr && left_a_sequence_whole(*state);
+    const bool is_of_plan = error.kind() == ErrorKind::shape_error && state.cp && left_a_sequence_whole(*state.cp);
     if (is_of_plan && refusal != nullptr)
-      *refusal = fmt::format("{} ({})", error.what(), skipped_text(state->skipped()));
+      *refusal = fmt::format("{} ({})", error.what(), skipped_text(state.cp->skipped()));
     throw;
   }
-  keep_records(state.get(), outcome);
+  keep_records(state.cp.get(), outcome);
 }
 
-int replica_count(const ContextParallelConfig& config) {
+int replica_count(const ParallelConfig& config) {
   const Mesh mesh = effective_mesh(config);
-  return mesh.size() / (mesh.size_of("ring") * mesh.size_of("ulysses"));
+  int ranks_of_a_run = 1;
+  for (const std::string_view dimension : dimensions_of_a_run(config, mesh)) ranks_of_a_run *= mesh.size_of(dimension);
+  return mesh.size() / ranks_of_a_run;
 }
 
-int replica_of_rank(const Mesh& mesh, int rank) { return mesh.group_number(rank, kContextDimensions); }
+int replica_of_rank(const ParallelConfig& config, int rank) {
+  const Mesh mesh = effective_mesh(config);
+  return mesh.group_number(rank, dimensions_of_a_run(config, mesh));
+}
 
 ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
-                         const ContextParallelPlan& plan, const ParallelRunOptions& options) {
+                         const ParallelPlans& plans, const ParallelRunOptions& options) {
   ParallelRun run;
   try {
     throw_problems(validate(options.config));
@@ -93,12 +113,13 @@ ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Argumen
                    "{} sets of arguments for {} replicas of the mesh '{}'", arguments.size(),
                    replica_count(options.config), run.mesh.text());
   run.ranks.resize(static_cast<std::size_t>(world));
-  for (int rank = 0; rank < world; ++rank) run.replica_of.push_back(replica_of_rank(run.mesh, rank));
+  for (int rank = 0; rank < world; ++rank) run.replica_of.push_back(replica_of_rank(options.config, rank));
   // Every rank writes its own elements only.
   std::vector<std::optional<std::string>> refusals(static_cast<std::size_t>(world));
   const auto body = [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    run_rank(communicator, make_tree, arguments[static_cast<std::size_t>(run.replica_of[rank])], plan, options.config,
+    communicator.set_reduction_order(options.reduction_order, options.schedule_seed);
+    run_rank(communicator, make_tree, arguments[static_cast<std::size_t>(run.replica_of[rank])], plans, options.config,
              options.gather_form, run.ranks[rank], &refusals[rank]);
   };
   try {

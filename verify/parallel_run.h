@@ -12,6 +12,7 @@
 #include "core/module.h"
 #include "parallel/config.h"
 #include "parallel/context_parallel_state.h"
+#include "parallel/parallelism.h"
 #include "parallel/plan.h"
 #include "sim/simulation.h"
 
@@ -21,8 +22,10 @@ namespace shardproof {
 using TreeFactory = std::function<std::unique_ptr<Module>()>;
 
 struct ParallelRunOptions {
-  ContextParallelConfig config;
+  ParallelConfig config;
   GatherForm gather_form = GatherForm::ragged;
+  // In which order partial results of tensor parallelism are added; the random one is drawn from schedule_seed.
+  ReductionOrder reduction_order = ReductionOrder::ranks;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
 };
@@ -38,6 +41,7 @@ struct RankOutcome {
   std::vector<SkippedEntry> skipped;
   std::vector<SkippedEntry> omitted;  // entries whose argument was not given
   std::vector<AppliedEntry> applied;
+  std::vector<AppliedShard> shards;
   std::int64_t attention_tokens = 0;
   std::int64_t attention_exchanges = 0;
   RankStatistics statistics;
@@ -53,23 +57,24 @@ struct ParallelRun {
   std::vector<int> replica_of;
 };
 
-// One rank's part of a run, over any communicator: sets context parallelism up on `world`, makes the rank's tree,
-// applies the plan and calls the model with `arguments` (those of the rank's replica). What the rank recorded stands in
+// One rank's part of a run, over any communicator: sets parallelism up on `world`, makes the rank's tree, applies the
+// plans and calls the model with `arguments` (those of the rank's replica). What the rank recorded stands in
 // `outcome` even where it throws. Real processes call this one; run_parallel calls it on every simulated rank.
 // `refusal`, if given, takes the reason where a rule refuses the configuration on this rank; the error is thrown all
 // the same.
-void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments,
-              const ContextParallelPlan& plan, const ContextParallelConfig& config, GatherForm form,
-              RankOutcome& outcome, std::optional<std::string>* refusal = nullptr);
+void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments, const ParallelPlans& plans,
+              const ParallelConfig& config, GatherForm form, RankOutcome& outcome,
+              std::optional<std::string>* refusal = nullptr);
 
-// Ranks in the mesh of a configuration, and the replica that each belongs to.
-int replica_count(const ContextParallelConfig& config);
-int replica_of_rank(const Mesh& mesh, int rank);
+// Independent copies of the run in the mesh of a configuration (dimensions besides ring, ulysses and tp), and the one
+// that a rank belongs to.
+int replica_count(const ParallelConfig& config);
+int replica_of_rank(const ParallelConfig& config, int rank);
 
 // Runs the model on every rank of the configuration's mesh; `arguments[i]` are those of replica i, prepared for the
 // model. Never throws for what goes wrong inside the run; throws for arguments that cannot be (no arguments, wrong
 // replica count).
 ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
-                         const ContextParallelPlan& plan, const ParallelRunOptions& options);
+                         const ParallelPlans& plans, const ParallelRunOptions& options);
 
 }  // namespace shardproof

@@ -197,8 +197,8 @@ const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
   return dense.reference;
 }
 
-ParallelRun Verifier::run(const std::string& case_name, const ContextParallelConfig& config,
-                          const ContextParallelPlan& plan, GatherForm form) {
+ParallelRun Verifier::run(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                          GatherForm form, ReductionOrder order) {
   std::vector<Arguments> arguments;
   const bool is_valid = validate(config).empty();
   try {
@@ -212,28 +212,31 @@ ParallelRun Verifier::run(const std::string& case_name, const ContextParallelCon
     refused.mesh = effective_mesh(config);
     return refused;
   }
-  return run_parallel(
-      [this] { return subject_.make_tree(context_); }, arguments, plan,
-      {.config = config, .gather_form = form, .schedule_seed = options_.schedule_seed, .workers = options_.workers});
+  return run_parallel([this] { return subject_.make_tree(context_); }, arguments, plans,
+                      {.config = config,
+                       .gather_form = form,
+                       .reduction_order = order,
+                       .schedule_seed = options_.schedule_seed,
+                       .workers = options_.workers});
 }
 
 TreeFactory Verifier::tree_factory() {
   return [this] { return subject_.make_tree(context_); };
 }
 
-const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const ContextParallelConfig& config,
-                                             int rank) {
-  return dense_case(case_name, replica_of_rank(effective_mesh(config), rank)).arguments;
+const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const ParallelConfig& config, int rank) {
+  return dense_case(case_name, replica_of_rank(config, rank)).arguments;
 }
 
-std::string Verifier::replicated_tokens(const std::string& case_name, const ParallelRun& run) {
+std::string Verifier::replicated_tokens(const std::string& case_name, const ParallelRun& run, int tp_degree) {
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(run.mesh.size()), 0);
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     if (run.ranks[rank].attention_exchanges == 0) return {};
     tokens[static_cast<std::size_t>(run.replica_of[rank])] += run.ranks[rank].attention_tokens;
   }
   for (const int replica : run.replica_of) {
-    const std::int64_t all = tokens[static_cast<std::size_t>(replica)];
+    // Ranks that share heads by tensor parallelism have the same tokens.
+    const std::int64_t all = tokens[static_cast<std::size_t>(replica)] / tp_degree;
     const std::int64_t dense = dense_case(case_name, replica).attention_tokens;
     if (all == dense) continue;
     return fmt::format(
@@ -277,7 +280,7 @@ std::string Verifier::unjudgeable(DenseCase& dense) {
   return {};
 }
 
-void Verifier::judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result) {
+void Verifier::judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result) {
   Findings findings(result);
   const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;
   for (const int replica : run.replica_of) {
@@ -289,7 +292,7 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
   }
   const std::string structural = structural_difference(run, outputs);
   if (!structural.empty()) findings.add_difference(structural);
-  const std::string replicated = replicated_tokens(case_name, run);
+  const std::string replicated = replicated_tokens(case_name, run, tp_degree);
   const bool is_float64 = options_.dtype == kFloat64;
   const double limit = is_float64 ? kFloat64Tolerance : kRatioLimit;
   for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
@@ -327,9 +330,45 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, Verif
   }
 }
 
-VerificationResult Verifier::verify(const std::string& case_name, const ContextParallelConfig& config,
-                                    const ContextParallelPlan& plan) {
+void Verifier::check_padded_form(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                                 const ParallelRun& first, VerificationResult& result) {
+  const ParallelRun second = run(case_name, config, plans, GatherForm::padded);
+  if (second.end != RunEnd::completed) {
+    result.verdict = Verdict::different;
+    result.reason = "with padded gathers: " + second.reason;
+    return;
+  }
+  for (std::size_t rank = 0; rank < first.ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < first.ranks[rank].outputs.tensors.size(); ++i) {
+      if (same_bits(first.ranks[rank].outputs.tensors[i], second.ranks[rank].outputs.tensors[i])) continue;
+      result.verdict = Verdict::different;
+      result.reason = fmt::format("rank {} returns other bits when gathers are padded than when they are ragged", rank);
+    }
+  }
+}
+
+void Verifier::check_other_orders(const std::string& case_name, const ParallelConfig& config,
+                                  const ParallelPlans& plans, VerificationResult& result) {
+  for (const ReductionOrder order : {ReductionOrder::tree, ReductionOrder::ring, ReductionOrder::random}) {
+    const ParallelRun other = run(case_name, config, plans, first_form(options_.gather), order);
+    const std::string where = fmt::format("with partial results added in {} order: ", reduction_order_name(order));
+    if (other.end != RunEnd::completed) {
+      result.verdict = Verdict::different;
+      result.reason = where + other.reason;
+      return;
+    }
+    judge(case_name, other, effective_tp_degree(config), result);
+    if (result.verdict != Verdict::different) continue;
+    result.reason = where + result.reason;
+    return;
+  }
+}
+
+VerificationResult Verifier::verify(const std::string& case_name, const ParallelConfig& config,
+                                    const ParallelPlans& plans) {
   const Clock::time_point start = Clock::now();
+  const ContextParallelConfig context = config.context_parallel_config.value_or(ContextParallelConfig{});
+  const int tp_degree = effective_tp_degree(config);
   VerificationResult result;
   result.case_name = case_name;
   result.mode = mode_name(config);
@@ -337,35 +376,23 @@ VerificationResult Verifier::verify(const std::string& case_name, const ContextP
   result.dtype = options_.dtype.name();
   result.device = device_->name();
   result.tier = "rounding";
-  result.rotate_method = config.rotate_method;
-  result.convert_to_fp32 = config.convert_to_fp32;
+  result.rotate_method = context.rotate_method;
+  result.convert_to_fp32 = context.convert_to_fp32;
   result.seed = options_.seed;
   result.schedule_seed = options_.schedule_seed;
-  const bool has_two_forms = config.ulysses_anything || config.ring_anything;
-  const ParallelRun first = run(case_name, config, plan, first_form(options_.gather));
+  const ParallelRun first = run(case_name, config, plans, first_form(options_.gather));
   describe_run(first, result);
   if (first.end != RunEnd::completed) {
     result.verdict = first.end == RunEnd::refused ? Verdict::refused : Verdict::different;
     result.reason = first.reason;
     result.tokens_per_rank.clear();
   } else {
-    judge(case_name, first, result);
+    judge(case_name, first, tp_degree, result);
+    const bool has_two_forms = context.ulysses_anything || context.ring_anything;
     if (has_two_forms && options_.gather == GatherChoice::both && result.verdict != Verdict::different) {
-      const ParallelRun second = run(case_name, config, plan, GatherForm::padded);
-      const bool completed = second.end == RunEnd::completed;
-      for (std::size_t rank = 0; completed && rank < first.ranks.size(); ++rank) {
-        for (std::size_t i = 0; i < first.ranks[rank].outputs.tensors.size(); ++i) {
-          if (same_bits(first.ranks[rank].outputs.tensors[i], second.ranks[rank].outputs.tensors[i])) continue;
-          result.verdict = Verdict::different;
-          result.reason =
-              fmt::format("rank {} returns other bits when gathers are padded than when they are ragged", rank);
-        }
-      }
-      if (!completed) {
-        result.verdict = Verdict::different;
-        result.reason = "with padded gathers: " + second.reason;
-      }
+      check_padded_form(case_name, config, plans, first, result);
     }
+    if (tp_degree > 1 && result.verdict != Verdict::different) check_other_orders(case_name, config, plans, result);
   }
   result.seconds = seconds_since(start);
   return result;
@@ -388,6 +415,28 @@ std::vector<ContextParallelConfig> default_configurations() {
   for (const int degree : {2, 3, 4}) configurations.push_back({.ulysses_degree = degree, .ulysses_anything = true});
   for (const int degree : {2, 3, 4}) add_both_rotations({.ring_degree = degree, .ring_anything = true});
   return configurations;
+}
+
+std::vector<ParallelConfig> default_tensor_parallel_configurations() {
+  std::vector<ParallelConfig> configurations;
+  for (const int degree : {2, 3, 4}) {
+    configurations.push_back({.tensor_parallel_config = TensorParallelConfig{.tp_degree = degree}});
+  }
+  for (const ContextParallelConfig& context : default_configurations()) {
+    const int ranks = effective_mesh(context).size();
+    if (ranks != 2 && mode_name(context) != "unified") continue;
+    configurations.push_back(
+        {.context_parallel_config = context, .tensor_parallel_config = TensorParallelConfig{.tp_degree = 2}});
+  }
+  return configurations;
+}
+
+ParallelPlans plans_of_model(const ModelType& model, const Json& config, std::string_view name) {
+  ModelPlans plans = model.plans(config);
+  const bool shipped = name == "shipped";
+  return {.cp = shipped ? std::move(plans.shipped_cp) : std::move(plans.default_cp),
+          .tp = shipped ? std::move(plans.shipped_tp) : std::move(plans.default_tp),
+          .attention_heads = model.attention_heads ? std::optional(model.attention_heads(config)) : std::nullopt};
 }
 
 }  // namespace shardproof

@@ -42,6 +42,12 @@ inline constexpr double kFloat32DenseLimit = 0x1p-12;
 
 // The configurations of a run that names none: every mode at 2, 3 and 4 ranks, both rotate methods.
 std::vector<ContextParallelConfig> default_configurations();
+// Tensor parallelism at 2, 3 and 4 ranks, and at 2 together with every mode of context parallelism on 2 ranks, and with
+// Unified on 4.
+std::vector<ParallelConfig> default_tensor_parallel_configurations();
+
+// The plans of a model of the given name ("default" or "shipped"), with its heads.
+ParallelPlans plans_of_model(const ModelType& model, const Json& config, std::string_view name);
 
 class Verifier {
  public:
@@ -49,15 +55,22 @@ class Verifier {
   Verifier(Subject& subject, const VerifierOptions& options);
   ~Verifier();
 
-  // The verdict on one case under one configuration and plan.
+  // The verdict on one case under one configuration and the plans that it needs.
+  VerificationResult verify(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans);
   VerificationResult verify(const std::string& case_name, const ContextParallelConfig& config,
-                            const ContextParallelPlan& plan);
+                            const ContextParallelPlan& plan) {
+    return verify(case_name, ParallelConfig{.context_parallel_config = config}, ParallelPlans{.cp = plan});
+  }
   // The run alone, for printing what a plan does.
+  ParallelRun run(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                  GatherForm form, ReductionOrder order = ReductionOrder::ranks);
   ParallelRun run(const std::string& case_name, const ContextParallelConfig& config, const ContextParallelPlan& plan,
-                  GatherForm form);
+                  GatherForm form) {
+    return run(case_name, ParallelConfig{.context_parallel_config = config}, ParallelPlans{.cp = plan}, form);
+  }
   // What one rank of a configuration needs to run by itself, over any communicator (see run_rank).
   TreeFactory tree_factory();
-  const Arguments& arguments_of_rank(const std::string& case_name, const ContextParallelConfig& config, int rank);
+  const Arguments& arguments_of_rank(const std::string& case_name, const ParallelConfig& config, int rank);
 
  private:
   struct DenseCase;
@@ -71,8 +84,14 @@ class Verifier {
   // True if every output of the dense run has one value in all its elements: whatever equals it proves little.
   static bool says_nothing(DenseCase& dense);
   // What is said of a plan under which attention sees tokens more than once. Empty if it does not.
-  std::string replicated_tokens(const std::string& case_name, const ParallelRun& run);
-  void judge(const std::string& case_name, const ParallelRun& run, VerificationResult& result);
+  std::string replicated_tokens(const std::string& case_name, const ParallelRun& run, int tp_degree);
+  void judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result);
+  // Runs again with padded gathers, which must give the same bits.
+  void check_padded_form(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                         const ParallelRun& first, VerificationResult& result);
+  // Runs again with every other order of adding partial results, each judged as the first.
+  void check_other_orders(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                          VerificationResult& result);
 
   Subject& subject_;
   VerifierOptions options_;

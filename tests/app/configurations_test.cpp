@@ -2,8 +2,10 @@
 // What a run without any of the naming options covers is pinned here.
 #include "app/configurations.h"
 
-#include <algorithm>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -14,25 +16,36 @@ namespace {
 
 using test::message_of;
 
-TEST(RequestedConfigurations, AreTheDefaultSetWithoutANamingOption) {
-  const RequestedConfigurations requested = requested_configurations({.sources = {"flux"}});
-  EXPECT_FALSE(requested.is_named);
-  EXPECT_EQ(requested.list.size(), default_configurations().size());
-  EXPECT_TRUE(std::all_of(requested.list.begin(), requested.list.end(),
-                          [](const auto& configuration) { return configuration.context.convert_to_fp32; }));
+const ParallelPlans kContext{.cp = ContextParallelPlan{}};
+const ParallelPlans kBoth{.cp = ContextParallelPlan{}, .tp = TensorParallelPlan{}};
+
+TEST(RequestedConfigurations, AreTheDefaultSetOfWhatTheModelHasPlansFor) {
+  const Options options{.sources = {"flux"}};
+  const RequestedConfigurations context = requested_configurations(options, kContext);
+  EXPECT_FALSE(context.is_named);
+  EXPECT_EQ(context.list.size(), default_configurations().size());
+  const RequestedConfigurations both = requested_configurations(options, kBoth);
+  EXPECT_EQ(both.list.size(), default_configurations().size() + default_tensor_parallel_configurations().size());
+  for (const ParallelConfig& configuration : both.list) {
+    if (configuration.context_parallel_config) {
+      EXPECT_TRUE(configuration.context_parallel_config->convert_to_fp32);
+    }
+  }
+  EXPECT_EQ(requested_configurations(options, {.tp = TensorParallelPlan{}}).list.size(), 3U);
 }
 
 TEST(RequestedConfigurations, KeepOneRotateMethodAndAllThatDoNotRotate) {
   const RequestedConfigurations requested =
-      requested_configurations({.sources = {"flux"}, .rotate_method = "alltoall", .convert_to_fp32 = false});
+      requested_configurations({.sources = {"flux"}, .rotate_method = "alltoall", .convert_to_fp32 = false}, kContext);
   EXPECT_FALSE(requested.is_named);
   int rings = 0;
   int others = 0;
-  for (const RequestedConfiguration& configuration : requested.list) {
-    EXPECT_FALSE(configuration.context.convert_to_fp32);
-    const bool rotates = effective_ring_degree(configuration.context) > 1;
+  for (const ParallelConfig& configuration : requested.list) {
+    const ContextParallelConfig& context = *configuration.context_parallel_config;
+    EXPECT_FALSE(context.convert_to_fp32);
+    const bool rotates = effective_ring_degree(context) > 1;
     (rotates ? rings : others)++;
-    EXPECT_EQ(configuration.context.rotate_method, rotates ? "alltoall" : "allgather");
+    EXPECT_EQ(context.rotate_method, rotates ? "alltoall" : "allgather");
   }
   EXPECT_EQ(rings, 7);
   EXPECT_EQ(others, 6);
@@ -42,59 +55,60 @@ TEST(RequestedConfigurations, KeepOneRotateMethodAndAllThatDoNotRotate) {
 TEST(RequestedConfigurations, AreTheDefaultSetForATensorParallelDegreeOfOne) {
   Options options;
   options.tp_degree = 1;
-  EXPECT_FALSE(requested_configurations(options).is_named);
+  EXPECT_FALSE(requested_configurations(options, kBoth).is_named);
 }
 
 TEST(RequestedConfigurations, AreOneAsSoonAsAnyNamingOptionIsGiven) {
-  const std::vector<std::function<void(Options&)>> namings{
-      [](Options& options) { options.ring_degree = 2; },
-      [](Options& options) { options.ulysses_degree = 2; },
-      [](Options& options) { options.tp_degree = 2; },
-      [](Options& options) { options.mesh = Mesh::parse("ring=2,ulysses=2"); },
-      [](Options& options) { options.ulysses_anything = true; },
-      [](Options& options) { options.ring_anything = true; },
+  const std::vector<std::pair<std::function<void(Options&)>, std::string>> namings{
+      {[](Options& options) { options.ring_degree = 2; }, "ring"},
+      {[](Options& options) { options.ulysses_degree = 2; }, "ulysses"},
+      {[](Options& options) { options.tp_degree = 2; }, "tp"},
+      {[](Options& options) { options.mesh = Mesh::parse("ring=2,ulysses=2"); }, "unified"},
+      {[](Options& options) { options.mesh = Mesh::parse("tp=2,dp=3"); }, "tp"},
+      {[](Options& options) { options.ulysses_anything = true; }, "none"},
+      {[](Options& options) { options.ring_anything = true; }, "none"},
   };
-  for (const auto& name : namings) {
+  for (const auto& [name, mode] : namings) {
     Options options;
     name(options);
-    const RequestedConfigurations requested = requested_configurations(options);
+    const RequestedConfigurations requested = requested_configurations(options, kBoth);
     EXPECT_TRUE(requested.is_named);
     ASSERT_EQ(requested.list.size(), 1U);
-    EXPECT_EQ(requested.list.front().context.rotate_method, "allgather");
+    EXPECT_EQ(mode_name(requested.list.front()), mode);
   }
 }
 
 TEST(RequestedConfigurations, TakeADimensionTpForTensorParallelism) {
   Options options;
   options.mesh = Mesh::parse("ring=2,ulysses=1,tp=4");
-  const RequestedConfiguration configuration = requested_configurations(options).list.front();
-  EXPECT_EQ(configuration.tp_degree, 4);
-  EXPECT_EQ(requested_mode(configuration), "tp+ring");
-  EXPECT_EQ(requested_mesh(configuration), "ring=2,ulysses=1,tp=4");
+  const ParallelConfig configuration = requested_configurations(options, kBoth).list.front();
+  EXPECT_EQ(effective_tp_degree(configuration), 4);
+  EXPECT_EQ(mode_name(configuration), "tp+ring");
+  EXPECT_EQ(effective_mesh(configuration).text(), "ring=2,ulysses=1,tp=4");
 }
 
-TEST(RequestedConfigurations, NameModeAndMeshWithTensorParallelism) {
-  EXPECT_EQ(requested_mode({{.ring_degree = 2, .ulysses_degree = 2}, 1}), "unified");
-  EXPECT_EQ(requested_mesh({{.ring_degree = 2, .ulysses_degree = 2}, 1}), "ring=2,ulysses=2");
-  EXPECT_EQ(requested_mode({{}, 2}), "tp");
-  EXPECT_EQ(requested_mesh({{}, 2}), "ring=1,ulysses=1,tp=2");
-  EXPECT_EQ(requested_mode({{.ulysses_degree = 2}, 2}), "tp+ulysses");
+TEST(RequestedConfigurations, PutTensorParallelismFirstInTheMeshTheyMake) {
+  Options options;
+  options.tp_degree = 2;
+  options.ulysses_degree = 3;
+  EXPECT_EQ(effective_mesh(requested_configurations(options, kBoth).list.front()).text(), "tp=2,ring=1,ulysses=3");
 }
 
-TEST(PlanOfModel, SaysWhenThereIsNone) {
+TEST(NamedPlans, SayWhenThereIsNoneOfThatName) {
   ModelType model;
   model.class_name = "SomeModel";
   model.plans = [](const Json&) { return ModelPlans{.default_cp = ContextParallelPlan{}}; };
-  EXPECT_EQ(plan_of_model(model, Json(), "default"), ContextParallelPlan{});
-  EXPECT_EQ(message_of(ErrorKind::usage_error, [&] { plan_of_model(model, Json(), "shipped"); }),
+  EXPECT_EQ(named_plans(model, Json(), "default").cp, ContextParallelPlan{});
+  EXPECT_EQ(message_of(ErrorKind::usage_error, [&] { named_plans(model, Json(), "shipped"); }),
             "--plan shipped: SomeModel has no shipped context-parallel plan; expected a plan file");
 }
 
-TEST(PlanOfModel, IsEmptyWhereTheModelHasNoneAtAll) {
+TEST(NamedPlans, AreEmptyWhereTheModelHasNoneAtAll) {
   ModelType model;
   model.plans = [](const Json&) { return ModelPlans{}; };
-  EXPECT_EQ(plan_of_model(model, Json(), "default"), ContextParallelPlan{});
-  EXPECT_EQ(plan_of_model(model, Json(), "shipped"), ContextParallelPlan{});
+  EXPECT_EQ(named_plans(model, Json(), "default").cp, ContextParallelPlan{});
+  EXPECT_EQ(named_plans(model, Json(), "shipped").cp, ContextParallelPlan{});
+  EXPECT_FALSE(named_plans(model, Json(), "default").tp.has_value());
 }
 
 TEST(RequestedPlan, NotesThatAModelHasNone) {
@@ -105,12 +119,12 @@ TEST(RequestedPlan, NotesThatAModelHasNone) {
   EXPECT_TRUE(requested_plan({}, with_one).notes.empty());
 }
 
-TEST(PlanOfModel, TakesTheOneThatIsAskedFor) {
+TEST(NamedPlans, AreTheOnesThatAreAskedFor) {
   ModelType model;
   const ContextParallelPlan plan{{{"a", GatherEntry(ContextParallelOutput{.gather_dim = 1})}}};
   model.plans = [&](const Json&) { return ModelPlans{.shipped_cp = ContextParallelPlan{}, .default_cp = plan}; };
-  EXPECT_EQ(plan_of_model(model, Json(), "default"), plan);
-  EXPECT_EQ(plan_of_model(model, Json(), "shipped"), ContextParallelPlan{});
+  EXPECT_EQ(named_plans(model, Json(), "default").cp, plan);
+  EXPECT_EQ(named_plans(model, Json(), "shipped").cp, ContextParallelPlan{});
 }
 
 TEST(RequestedCases, AreAllUnlessOneIsNamed) {

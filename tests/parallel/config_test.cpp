@@ -119,12 +119,12 @@ TEST(ContextParallelConfig, LaysTheDefaultMeshOutRingByUlysses) {
 }
 
 TEST(ContextParallelConfig, NamesItsMode) {
-  EXPECT_EQ(mode_name({.ulysses_degree = 2}), "ulysses");
-  EXPECT_EQ(mode_name({.ulysses_degree = 2, .ulysses_anything = true}), "ulysses_anything");
-  EXPECT_EQ(mode_name({.ring_degree = 2}), "ring");
-  EXPECT_EQ(mode_name({.ring_degree = 2, .ring_anything = true}), "ring_anything");
-  EXPECT_EQ(mode_name({.ring_degree = 2, .ulysses_degree = 2}), "unified");
-  EXPECT_EQ(mode_name({}), "none");
+  EXPECT_EQ(mode_name(ContextParallelConfig{.ulysses_degree = 2}), "ulysses");
+  EXPECT_EQ(mode_name(ContextParallelConfig{.ulysses_degree = 2, .ulysses_anything = true}), "ulysses_anything");
+  EXPECT_EQ(mode_name(ContextParallelConfig{.ring_degree = 2}), "ring");
+  EXPECT_EQ(mode_name(ContextParallelConfig{.ring_degree = 2, .ring_anything = true}), "ring_anything");
+  EXPECT_EQ(mode_name(ContextParallelConfig{.ring_degree = 2, .ulysses_degree = 2}), "unified");
+  EXPECT_EQ(mode_name(ContextParallelConfig{}), "none");
 }
 
 TEST(TensorParallelConfig, RefusesADegreeBelowOneAndAcceptsOne) {

@@ -109,7 +109,9 @@ TEST(JsonReport, WritesTheLinesOfAPlan) {
             R"({"case":"base","mode":"ring_anything","mesh":"ring=2,ulysses=1","module":"",)"
             R"("argument":"timestep","action":"skipped","axis":null,"total":null,"per_rank":[],)"
             R"("reason":"1 dimension, plan expects 2"})");
-  EXPECT_EQ(json.at("summary").dump(), R"({"split":1,"gather":1,"skipped":1,"refused":0,"failed":0})");
+  EXPECT_EQ(json.at("summary").dump(),
+            R"({"split":1,"gather":1,"colwise":0,"rowwise":0,"packed_colwise":0,"packed_rowwise":0,)"
+            R"("replicated_input_rowwise":0,"whole":0,"skipped":1,"refused":0,"failed":0})");
 }
 
 }  // namespace

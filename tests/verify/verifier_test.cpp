@@ -408,8 +408,9 @@ TEST(ThreeDimensionalIds, AreRefusedWithTheEntriesThatWereSkipped) {
   const ModelContext context{&subject.reference_device(), kFloat64, TablePrecision::float64};
   Arguments arguments = subject.prepare(subject.load_case("base"), context);
   for (const Name name : {Name("img_ids"), Name("txt_ids")}) arguments.set(name, arguments.tensor(name).unsqueeze(0));
-  const ParallelRun run = run_parallel([&] { return subject.make_tree(context); }, {arguments}, default_plan(subject),
-                                       {.config = {.ring_degree = 2}});
+  const ParallelRun run =
+      run_parallel([&] { return subject.make_tree(context); }, {arguments}, {.cp = default_plan(subject)},
+                   {.config = {.context_parallel_config = ContextParallelConfig{.ring_degree = 2}}});
   EXPECT_EQ(run.end, RunEnd::refused);
   EXPECT_THAT(run.reason, AllOf(HasSubstr("rotary embedding"),
                                 HasSubstr("argument 'img_ids' of module '' was skipped: 3 dimensions, plan expects 2"),
