@@ -12,7 +12,11 @@ class GatedProjection final : public TensorModule {
       : TensorModule(options.kind == FeedForward::Kind::swiglu ? "SwiGLU" : "GELU"),
         kind_(options.kind),
         proj_(add_child<Linear>("proj", options.in_features,
-                                (options.kind == FeedForward::Kind::swiglu ? 2 : 1) * options.inner, options.bias)) {}
+                                (options.kind == FeedForward::Kind::swiglu ? 2 : 1) * options.inner, options.bias)),
+        // Diffusers has the activation of this kind as a module of its own.
+        activation_(options.kind == FeedForward::Kind::swiglu
+                        ? &add_child<Activation>("activation", "SiLU", UnaryOp::silu)
+                        : nullptr) {}
 
  private:
   Tensor compute(const Tensor& x) const override {
@@ -20,10 +24,11 @@ class GatedProjection final : public TensorModule {
     if (kind_ == FeedForward::Kind::gelu) return ops::gelu(projected);
     if (kind_ == FeedForward::Kind::gelu_tanh) return ops::gelu_tanh(projected);
     const std::vector<Tensor> halves = ops::chunk(projected, 2, -1);
-    return ops::multiply(halves[0], ops::silu(halves[1]));
+    return ops::multiply(halves[0], (*activation_)(halves[1]));
   }
   FeedForward::Kind kind_;
   Linear& proj_;
+  Activation* activation_;
 };
 
 // Holds a place in the numbering of the weights; in evaluation mode it returns what it gets.
@@ -39,12 +44,16 @@ constexpr std::int64_t kInnerFactor = 4;
 
 }  // namespace
 
+TwoLayerMlp::TwoLayerMlp(Name class_name, const Widths& widths, UnaryOp activation, Name activation_name,
+                         Linear::Bias bias)
+    : TensorModule(class_name),
+      linear_1_(add_child<Linear>("linear_1", widths.in, widths.hidden, bias)),
+      activation_(add_child<Activation>(activation_name, "SiLU", activation)),
+      linear_2_(add_child<Linear>("linear_2", widths.hidden, widths.out, bias)) {}
+
 TwoLayerMlp::TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation,
                          Name activation_name, Linear::Bias bias)
-    : TensorModule(class_name),
-      linear_1_(add_child<Linear>("linear_1", in_features, width, bias)),
-      activation_(add_child<Activation>(activation_name, "SiLU", activation)),
-      linear_2_(add_child<Linear>("linear_2", width, width, bias)) {}
+    : TwoLayerMlp(class_name, Widths{in_features, width, width}, activation, activation_name, bias) {}
 
 Tensor TwoLayerMlp::compute(const Tensor& x) const { return linear_2_(activation_(linear_1_(x))); }
 

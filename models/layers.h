@@ -76,6 +76,12 @@ class RmsNorm final : public TensorModule {
 // linear_2(activation(linear_1 x)). The activation's child name differs between the uses ("act", "act_1").
 class TwoLayerMlp final : public TensorModule {
  public:
+  struct Widths {
+    std::int64_t in = 0, hidden = 0, out = 0;
+  };
+  TwoLayerMlp(Name class_name, const Widths& widths, UnaryOp activation, Name activation_name,
+              Linear::Bias bias = Linear::Bias::present);
+  // in_features -> width -> width.
   TwoLayerMlp(Name class_name, std::int64_t in_features, std::int64_t width, UnaryOp activation, Name activation_name,
               Linear::Bias bias = Linear::Bias::present);
 

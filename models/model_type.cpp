@@ -59,6 +59,7 @@ const std::vector<ModelType>& model_types() {
       helios_model_type(),       // Helios
       ltx_model_type(),          // LTX
       ltx2_model_type(),         // LTX-2
+      minimax_h3_model_type(),   // MiniMax-H3
       probe_model_type(),        // no product of anybody
       qwenimage_model_type(),    // Qwen-Image
       qwenimage21_model_type(),  // Qwen-Image 2.1

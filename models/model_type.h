@@ -70,6 +70,7 @@ ModelType flux2_model_type();
 ModelType helios_model_type();
 ModelType ltx_model_type();
 ModelType ltx2_model_type();
+ModelType minimax_h3_model_type();
 ModelType probe_model_type();
 ModelType qwenimage_model_type();
 ModelType qwenimage21_model_type();

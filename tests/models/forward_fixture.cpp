@@ -12,7 +12,14 @@ namespace {
 // The tensor with its first element changed.
 Tensor changed(const Tensor& tensor) {
   std::vector<double> values = ops::to_doubles(tensor);
-  values.front() = tensor.dtype() == kBool || tensor.dtype() == kInt64 ? 1.0 - values.front() : values.front() + 0.25;
+  double& first = values.front();
+  if (tensor.dtype() == kBool) {
+    first = 1.0 - first;
+  } else if (tensor.dtype() == kInt64) {
+    first = first == 0.0 ? 1.0 : first - 1.0;  // another index that exists where this one does
+  } else {
+    first += 0.25;
+  }
   return ops::from_doubles(tensor.device(), values, tensor.shape(), tensor.dtype());
 }
 

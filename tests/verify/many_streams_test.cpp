@@ -184,5 +184,49 @@ TEST(ShippedPlan, OfLtx2SkipsTablesThatAreSplitOverHeads) {
                                    HasSubstr("'0' of module 'rope' was skipped: 4 dimensions, plan expects 3")));
 }
 
+// ---- MiniMax-H3: one packed sequence; rows of a kind are picked after the gathers
+
+const test::StreamNames kMiniMaxH3Streams{
+    .image = {"output 0 of module 'rope'", "argument 'hidden_states' of module 'transformer_blocks.0'"}};
+
+AttentionConfiguration minimax_h3_attention_of(const ModelCase& model_case) {
+  AttentionConfiguration description;
+  description.image = model_case.arguments.tensor("token_tags").size(0);
+  return description;
+}
+
+TEST(MiniMaxH3Sweep, VerifiesWhatIsLegalAndRefusesTheRest) {
+  EXPECT_EQ(sweep("minimax_h3", {}, kMiniMaxH3Streams, minimax_h3_attention_of), (SweepCounts{67, 33}));
+  EXPECT_EQ(sweep(golden("minimax_h3/tiny"), {}, kMiniMaxH3Streams, minimax_h3_attention_of), (SweepCounts{32, 8}));
+  EXPECT_EQ(sweep("minimax_h3", kFloat32OnCpu, kMiniMaxH3Streams, minimax_h3_attention_of), (SweepCounts{67, 33}));
+}
+
+// The refiner sees the whole text on every rank and exchanges nothing: only the blocks' attention does.
+TEST(MiniMaxH3, RefinesTheTextWithoutMovingIt) {
+  const auto collectives = [](std::int64_t refiner_layers) {
+    Subject subject = subject_of("minimax_h3", [&](Json& config) { config.set("num_refiner_layers", refiner_layers); });
+    const ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+    const VerificationResult result = Verifier(subject, {}).verify("even", {.ulysses_degree = 2}, plan);
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+    return result.collectives;
+  };
+  EXPECT_EQ(collectives(3), collectives(0));
+}
+
+TEST(MiniMaxH3, NamesIndicesThatAPlanLeavesWhole) {
+  Subject subject = Subject::open("minimax_h3", 0);
+  const auto reason_without = [&](std::string_view id) {
+    ContextParallelPlan plan = *subject.model().plans(subject.config()).default_cp;
+    std::erase_if(plan.entries, [&](const auto& entry) { return entry.first == id; });
+    const VerificationResult result = Verifier(subject, {}).verify("even", {.ring_degree = 2}, plan);
+    EXPECT_EQ(result.verdict, Verdict::different);
+    return result.reason;
+  };
+  EXPECT_THAT(reason_without("transformer_blocks.*"),
+              HasSubstr("argument 'adaln_indices' of module 'transformer_blocks.0' (MiniMaxH3TransformerBlock) has 36 "
+                        "rows, but argument 'hidden_states' has 18"));
+  EXPECT_THAT(reason_without("norm_out"), HasSubstr("argument 'timestep_indices' of module 'norm_out'"));
+}
+
 }  // namespace
 }  // namespace shardproof
