@@ -36,6 +36,8 @@ const std::array<HistoryStream, 3> kStreams{{
     {"latents_history_long", "indices_latents_history_long", "patch_long", 4},
 }};
 
+Tensor in_wide_type(const Tensor& x) { return ops::cast(x, wide_dtype(x.dtype())); }
+
 std::int64_t integer(const Arguments& arguments, Name name) { return std::get<std::int64_t>(*arguments.find(name)); }
 
 // The last entry of every axis of x [batch, channels, f, h, w] repeated until `multiples` divide f, h and w.
@@ -232,26 +234,33 @@ class HeliosTransformerBlock final : public Module {
     return kArguments;
   }
 
-  // temb: six modulations [batch, tokens|1, 6, D].
+  // temb: six modulations [batch, tokens|1, 6, D]. Norms, modulations and residuals are in the wide type, the parts
+  // between in the model's own.
   Outputs forward(Arguments& arguments) override {
     Tensor x = arguments.tensor(argument::hidden_states);
-    const std::vector<Tensor> m = modulations_from_table(parameter(0), arguments.tensor(argument::temb));
-    const Tensor attended = checked(attn1_, x.size(1),
-                                    attn1_.call({{argument::hidden_states, modulate(norm1_(x), m[1], m[0])},
-                                                 {kRotary, arguments.tensor(kRotary)},
-                                                 {kCurrentTokens, *arguments.find(kCurrentTokens)}}));
-    x = add_gated(x, m[2], attended);
+    const DType dtype = x.dtype();
+    const std::vector<Tensor> m =
+        modulations_from_table(in_wide_type(parameter(0)), in_wide_type(arguments.tensor(argument::temb)));
+    const auto modulated = [&](LayerNorm& norm, std::size_t first) {
+      return ops::cast(modulate(norm(in_wide_type(x)), m[first + 1], m[first]), dtype);
+    };
+    const auto added = [&](std::size_t gate, const Tensor& branch) {
+      return ops::cast(add_gated(in_wide_type(x), m[gate], in_wide_type(branch)), dtype);
+    };
+    x = added(2, checked(attn1_, x.size(1),
+                         attn1_.call({{argument::hidden_states, modulated(norm1_, 0)},
+                                      {kRotary, arguments.tensor(kRotary)},
+                                      {kCurrentTokens, *arguments.find(kCurrentTokens)}})));
 
     const std::int64_t current = only_current_attends_text_ ? integer(arguments, kCurrentTokens) : x.size(1);
-    const Tensor querying = x.narrow(1, x.size(1) - current, current);
+    const Tensor last = x.narrow(1, x.size(1) - current, current);
+    const Tensor querying = norm2_ == nullptr ? last : ops::cast((*norm2_)(in_wide_type(last)), dtype);
     const Tensor& text = arguments.tensor(argument::encoder_hidden_states);
-    x = add_at_end(x,
-                   checked(attn2_, current,
-                           attn2_.call({{argument::hidden_states, norm2_ != nullptr ? (*norm2_)(querying) : querying},
-                                        {argument::encoder_hidden_states, text}})));
+    x = add_at_end(
+        x, checked(attn2_, current,
+                   attn2_.call({{argument::hidden_states, querying}, {argument::encoder_hidden_states, text}})));
 
-    const Tensor fed = checked(ffn_, x.size(1), ffn_(modulate(norm3_(x), m[4], m[3])));
-    return add_gated(x, m[5], fed);
+    return added(5, checked(ffn_, x.size(1), ffn_(modulated(norm3_, 3))));
   }
 
  private:
@@ -293,8 +302,9 @@ class HeliosOutputNorm final : public Module {
     const Tensor& x = arguments.tensor(argument::hidden_states);
     const std::int64_t current = integer(arguments, kCurrentTokens);
     const Tensor temb = arguments.tensor(argument::temb).unsqueeze(1).unsqueeze(1);
-    const std::vector<Tensor> m = modulations_from_table(parameter(0), temb);
-    return modulate(norm_(x.narrow(1, x.size(1) - current, current)), m[1], m[0]);
+    const std::vector<Tensor> m = modulations_from_table(in_wide_type(parameter(0)), in_wide_type(temb));
+    const Tensor last = in_wide_type(x.narrow(1, x.size(1) - current, current));
+    return ops::cast(modulate(norm_(last), m[1], m[0]), x.dtype());
   }
 
  private:

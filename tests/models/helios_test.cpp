@@ -144,6 +144,26 @@ TEST(HeliosSwitches, HistoryNeedsItsPatches) {
   EXPECT_FALSE(model.result_of(model.prepared(kWithoutHistory)).empty());
 }
 
+// Printed vector of the models specification, section 13: frame 6, row 1, column 2.
+TEST(HeliosTable, HasThePrintedAngles) {
+  Json config = Json::object();
+  config.set("num_attention_heads", 1);
+  config.set("attention_head_dim", 12);
+  config.set("rope_dim", Json::array({4, 4, 4}));
+  config.set("num_layers", 0);
+  HostDevice host;
+  const auto model = find_model_type("helios").create(config, {.device = &host, .dtype = kFloat32});
+  const Tensor frames = ops::from_doubles(host, std::vector<double>{6.0}, {1, 1}, kFloat64);
+  const Tensor table = model->find_module("rope")
+                           ->call({{"frame_indices", frames}, {"height", std::int64_t{2}}, {"width", std::int64_t{3}}})
+                           .tensors.front();
+  EXPECT_EQ(table.shape(), (Shape{1, 24, 1, 2, 3}));
+  const std::vector<double> ours = ops::to_doubles(table.narrow(3, 1, 1).narrow(4, 2, 1));
+  const std::vector<double> printed{0.960170,  0.960170,  0.998201, 0.998201, 0.540302,  0.540302,  0.999950, 0.999950,
+                                    -0.416147, -0.416147, 0.999800, 0.999800, -0.279415, -0.279415, 0.059964, 0.059964};
+  for (std::size_t i = 0; i < printed.size(); ++i) EXPECT_NEAR(ours[i], printed[i], 6e-7) << i;
+}
+
 TEST(HeliosPlans, AreThoseOfTheRecordedPlanData) { test::expect_shipped_plans_as_recorded("helios"); }
 
 TEST(HeliosPlans, DefaultHasTheGathersOfTheLayersThatThereAre) {

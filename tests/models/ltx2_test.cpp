@@ -2,13 +2,17 @@
 // compare it with recorded outputs.
 #include "models/ltx2.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/ops.h"
+#include "core/safetensors.h"
 #include "models/model_type.h"
 #include "parallel/plan_json.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
@@ -185,6 +189,60 @@ TEST(Ltx2Switches, EachChangesTheResult) {
   EXPECT_NE(result_with({{"attention_bias", false}}), usual);
   EXPECT_NE(result_with({{"attention_out_bias", false}}), usual);
 }
+
+// The tables of the audio at its real width. `seconds` are the midpoints of its tokens, in the precision of the table.
+class Ltx2Tables : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::vector<Tensor> ours(TablePrecision precision, DType dtype, const std::vector<double>& seconds) {
+    const Json& spec = spec_.at("spec");
+    Json config = Json::object();
+    config.set("num_layers", 0);
+    config.set("rope_type", spec.at("rope_type").as_string());
+    config.set("rope_double_precision", spec.at("double_precision").as_bool());
+    const auto model =
+        find_model_type("ltx2").create(config, {.device = &host_, .dtype = dtype, .table_precision = precision});
+    const Tensor coordinates =
+        ops::from_doubles(host_, seconds, {static_cast<std::int64_t>(seconds.size()), 1}, kFloat64);
+    return model->find_module("audio_rope")->call({{"coords", coordinates}}).tensors;
+  }
+  test::HostArray recorded(const std::string& kind, std::size_t output) {
+    return test::to_host(file_.tensor(kind + "." + std::to_string(output), host_));
+  }
+
+  std::string path_ = std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/tables/" + GetParam();
+  Json spec_ = read_json_file(path_ + ".json");
+  SafetensorsFile file_{path_ + ".safetensors"};
+  HostDevice host_;
+};
+
+// Frames cover [0, 0.01], [0.01, 0.05] and [0.05, 0.09] seconds.
+template <class Float>
+std::vector<double> audio_seconds() {
+  const auto seconds = [](Float frames) { return frames * Float(160) / Float(16000); };
+  return {(seconds(0) + seconds(1)) / Float(2), (seconds(1) + seconds(5)) / Float(2),
+          (seconds(5) + seconds(9)) / Float(2)};
+}
+
+// Bounds of the models specification, section 14: frequencies in double end within a unit of cosine and sine; those in
+// float32 differ between math libraries in their last place, which the angle multiplies.
+TEST_P(Ltx2Tables, EqualTheRecordedOnesWithinTheLastPlaceOfAFrequency) {
+  const auto tables = ours(TablePrecision::float32, kFloat32, audio_seconds<float>());
+  constexpr double kLargestAngle = 15707.97;  // 10000 pi / 2
+  const bool has_exact_frequencies = spec_.at("spec").at("double_precision").as_bool();
+  const double bound = has_exact_frequencies ? std::ldexp(1.0, -24) : 2e-7 + 3.0 * std::ldexp(1.0, -24) * kLargestAngle;
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_LE(max_difference(test::to_host(tables[i]), recorded("fp32", i)), bound) << i;
+}
+
+TEST_P(Ltx2Tables, InDoubleEqualTheRecordedExactOnes) {
+  const auto tables = ours(TablePrecision::float64, kFloat64, audio_seconds<double>());
+  // A few units of the last place of the largest angle.
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_LE(max_difference(test::to_host(tables[i]), recorded("exact", i)), 2e-11) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, Ltx2Tables, ::testing::Values("ltx2_audio_split_f64", "ltx2_audio_interleaved_f32"),
+                         [](const auto& case_info) { return std::string(case_info.param); });
 
 TEST(Ltx2Plans, AreThoseOfTheRecordedPlanData) { test::expect_shipped_plans_as_recorded("ltx2"); }
 

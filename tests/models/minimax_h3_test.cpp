@@ -2,12 +2,16 @@
 // shown by the oracle tests, which compare it with recorded outputs.
 #include "models/minimax_h3.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/ops.h"
+#include "core/safetensors.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
@@ -132,6 +136,39 @@ TEST(MiniMaxH3Packing, WritesAudioOverTextAndLeavesRowsWithoutAnIndexEmpty) {
   other_text.set("encoder_hidden_states",
                  ops::concat({ops::multiply(text.narrow(1, 0, 1), 2.0), text.narrow(1, 1, text.size(1) - 1)}, 1));
   EXPECT_EQ(model.result_of(other_text), covered);
+}
+
+TEST(MiniMaxH3Table, EqualsTheRecordedOne) {
+  const std::string path = std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/tables/minimax_rope";
+  const Json spec = read_json_file(path + ".json").at("spec");
+  const SafetensorsFile file(path + ".safetensors");
+  std::vector<double> positions;
+  for (const Json& row : spec.at("position_ids").items()) {
+    for (const Json& position : row.items()) positions.push_back(position.as_double());
+  }
+  Json config = Json::object();
+  config.set("num_layers", 0);
+  config.set("num_refiner_layers", 0);
+  config.set("rope_freq_dim", spec.at("rope_freq_dim").as_int());
+  HostDevice host;
+  const auto tables = [&](TablePrecision precision, DType dtype) {
+    const auto model =
+        find_model_type("minimax_h3").create(config, {.device = &host, .dtype = dtype, .table_precision = precision});
+    const auto rows = static_cast<std::int64_t>(positions.size()) / 3;
+    return model->find_module("rope")
+        ->call({{"position_ids", ops::from_doubles(host, positions, {rows, 3}, kFloat64)}})
+        .tensors;
+  };
+  const auto narrow = tables(TablePrecision::float32, kFloat32), exact = tables(TablePrecision::float64, kFloat64);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto recorded = [&](const std::string& kind) {
+      return test::to_host(file.tensor(kind + "." + std::to_string(i), host));
+    };
+    // One unit in the last place of a cosine or sine, in which math libraries differ.
+    EXPECT_LE(max_difference(test::to_host(narrow[i]), recorded("fp32")), std::ldexp(1.0, -24)) << i;
+    // Angles up to 59, of a power and a product: three units of these, and half a unit of two library functions.
+    EXPECT_LE(max_difference(test::to_host(exact[i]), recorded("exact")), 3e-14) << i;
+  }
 }
 
 TEST(MiniMaxH3Plans, AreThoseOfTheRecordedPlanData) { test::expect_shipped_plans_as_recorded("minimax_h3"); }
