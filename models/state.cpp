@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -46,9 +48,9 @@ double drawn_value(const std::string& name, const Shape& shape, double normal) {
   return normal / std::sqrt(static_cast<double>(shape.numel() / shape[0]));
 }
 
-}  // namespace
-
-ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context, WeightForm form) {
+// Reads every parameter of `declared` by `read`, once the files are known to hold it in its whole shape.
+template <class Read>
+ModelState load_parameters(Module& declared, const WeightFiles& files, const ModelContext& context, const Read& read) {
   ModelState state;
   state.dtype = context.dtype;
   StateProblems problems;
@@ -66,16 +68,58 @@ ModelState load_state(Module& declared, const WeightFiles& files, const ModelCon
     if (entry.dtype.category() != DTypeCategory::floating) {
       return problems.add(fmt::format("'{}' has element type {}, expected a floating one", path, entry.dtype.name()));
     }
-    Tensor tensor = files.tensor_view(path, *context.device);
-    if (form == WeightForm::converted) tensor = ops::cast(tensor, context.dtype);
-    state.tensors.back() = std::make_shared<const Tensor>(std::move(tensor));
   });
   for (const std::string& name : files.names()) {
     if (!known.contains(name))
       problems.add(fmt::format("'{}' is not a parameter of {}", printable(name), declared.class_name()));
   }
   problems.throw_if_any(printable(files.folder().native(), 1000));
+  for (std::size_t i = 0; i < state.names.size(); ++i) {
+    state.tensors[i] = std::make_shared<const Tensor>(read(state.names[i]));
+  }
   return state;
+}
+
+// Hands out the tensors in tree order; `fits` says whether one may take a parameter's place.
+template <class Fits>
+void assign_tensors(Module& tree, const ModelState& state, const Fits& fits) {
+  std::size_t next = 0;
+  tree.for_each_module([&](Module& module) {
+    for (std::size_t i = 0; i < module.parameters().size(); ++i, ++next) {
+      SHARDPROOF_CHECK(next < state.tensors.size() && fits(*module.parameters()[i].tensor, *state.tensors[next]),
+                       internal_error, "the state does not belong to this {}", tree.class_name());
+      module.assign_parameter(module.parameters()[i].name, state.tensors[next], state.dtype);
+    }
+  });
+  SHARDPROOF_CHECK(next == state.tensors.size(), internal_error, "the state does not belong to this {}",
+                   tree.class_name());
+}
+
+}  // namespace
+
+ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context, WeightForm form) {
+  return load_parameters(declared, files, context, [&](const std::string& path) {
+    const Tensor tensor = files.tensor_view(path, *context.device);
+    return form == WeightForm::converted ? ops::cast(tensor, context.dtype) : tensor;
+  });
+}
+
+ModelState load_sharded_state(Module& declared, const WeightFiles& files, const ModelContext& context,
+                              std::span<const ShardSpec> specs, int rank, int degree) {
+  std::unordered_map<std::string_view, const ShardSpec*> planned;
+  for (const ShardSpec& spec : specs) planned.emplace(spec.parameter, &spec);
+  return load_parameters(declared, files, context, [&](const std::string& path) {
+    const auto found = planned.find(path);
+    if (found == planned.end() || !found->second->dim) {
+      return ops::cast(files.tensor(path, *context.device), context.dtype);
+    }
+    const int dim = *found->second->dim;
+    std::vector<Tensor> slices;
+    for (const ShardRange& range : ranges_of_rank(*found->second, rank, degree)) {
+      slices.push_back(files.slice(path, {{dim, range.start, range.length}}, *context.device));
+    }
+    return ops::cast(ops::concat(slices, dim), context.dtype);
+  });
 }
 
 Tensor random_parameter(const std::string& path, const Shape& shape, std::uint64_t seed, Device& device, DType dtype) {
@@ -98,17 +142,12 @@ ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext
 }
 
 void assign_state(Module& tree, const ModelState& state) {
-  std::size_t next = 0;
-  tree.for_each_module([&](Module& module) {
-    for (std::size_t i = 0; i < module.parameters().size(); ++i, ++next) {
-      SHARDPROOF_CHECK(
-          next < state.tensors.size() && module.parameters()[i].tensor->shape() == state.tensors[next]->shape(),
-          internal_error, "the state does not belong to this {}", tree.class_name());
-      module.assign_parameter(module.parameters()[i].name, state.tensors[next], state.dtype);
-    }
-  });
-  SHARDPROOF_CHECK(next == state.tensors.size(), internal_error, "the state does not belong to this {}",
-                   tree.class_name());
+  assign_tensors(tree, state,
+                 [](const Tensor& declared, const Tensor& own) { return declared.shape() == own.shape(); });
+}
+
+void assign_sharded_state(Module& tree, const ModelState& state) {
+  assign_tensors(tree, state, [](const Tensor& declared, const Tensor& own) { return declared.rank() == own.rank(); });
 }
 
 }  // namespace shardproof

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/module.h"
 #include "core/weight_files.h"
 #include "models/model_context.h"
+#include "parallel/tensor_parallel_specs.h"
 
 namespace shardproof {
 
@@ -30,6 +32,13 @@ struct ModelState {
 // that are missing, unknown or of another shape.
 ModelState load_state(Module& declared, const WeightFiles& files, const ModelContext& context,
                       WeightForm form = WeightForm::converted);
+// What rank `rank` of `degree` needs of the same files under tensor parallelism: of every parameter that `specs` shards
+// only the rank's slices are read, everything else whole; converted after slicing. Shapes are compared with those of
+// the whole model. For apply_tensor_parallel with WeightsAlreadySharded::yes. Source: parallelism specification 7.7.
+ModelState load_sharded_state(Module& declared, const WeightFiles& files, const ModelContext& context,
+                              std::span<const ShardSpec> specs, int rank, int degree);
+// Hands the slices to a tree of the same model.
+void assign_sharded_state(Module& tree, const ModelState& state);
 // Draws every parameter by its kind from (seed, name, index), the same values in every type: linear weights normal with
 // deviation 1/sqrt(inputs), biases and tables 0.5 normal, norm weights 1 + 0.3 normal (1.5 times that for queries and
 // keys, so that attention is peaked): nothing is zero or symmetric, so that no fault hides.
