@@ -44,6 +44,15 @@ constexpr std::int64_t kInnerFactor = 4;
 
 }  // namespace
 
+Tensor RmsNorm::compute(const Tensor& x) const {
+  SHARDPROOF_CHECK(
+      x.size(-1) == width_, shape_error,
+      "norm '{}' spans {} channels, got {}; a layer before it may be divided by tensor parallelism, which a "
+      "norm over all heads does not admit",
+      path(), width_, x.text());
+  return ops::rms_norm(x, parameters().empty() ? Tensor() : parameter(0), eps_);
+}
+
 TwoLayerMlp::TwoLayerMlp(Name class_name, const Widths& widths, UnaryOp activation, Name activation_name,
                          Linear::Bias bias)
     : TensorModule(class_name),

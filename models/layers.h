@@ -62,14 +62,16 @@ class AffineLayerNorm final : public TensorModule {
 class RmsNorm final : public TensorModule {
  public:
   enum class Weight : bool { absent, present };
-  RmsNorm(std::int64_t width, double eps, Weight weight = Weight::present) : TensorModule("RMSNorm"), eps_(eps) {
+  RmsNorm(std::int64_t width, double eps, Weight weight = Weight::present)
+      : TensorModule("RMSNorm"), width_(width), eps_(eps) {
     if (weight == Weight::present) declare_parameter("weight", {width});
   }
 
  private:
-  Tensor compute(const Tensor& x) const override {
-    return ops::rms_norm(x, parameters().empty() ? Tensor() : parameter(0), eps_);
-  }
+  // shape_error naming the norm for other channels than it spans: those that a rank has of a layer that tensor
+  // parallelism divides are not what a norm over all heads is taken of.
+  Tensor compute(const Tensor& x) const override;
+  std::int64_t width_;
   double eps_;
 };
 

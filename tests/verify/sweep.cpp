@@ -64,4 +64,38 @@ SweepCounts sweep(const std::string& source, const VerifierOptions& options, con
   return counts;
 }
 
+SweepCounts tensor_parallel_sweep(const std::string& source, const VerifierOptions& options, const StreamNames& names,
+                                  const DescribeCase& describe, bool has_context) {
+  Subject subject = Subject::open(source, 3);
+  Verifier verifier(subject, options);
+  ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
+  if (!plans.cp) plans.cp.emplace();
+  const std::int64_t heads = *plans.attention_heads;
+  SweepCounts counts;
+  for (const std::string& name : subject.case_names()) {
+    const ModelCase model_case = subject.load_case(name);
+    for (const ParallelConfig& config : default_tensor_parallel_configurations()) {
+      const int degree = effective_tp_degree(config);
+      const bool has_both = config.context_parallel_config.has_value();
+      const VerificationResult result = verifier.verify(name, config, plans);
+      const std::string where = source + " " + name + " " + result.mode + " " + result.mesh + ": " + result.reason;
+      std::vector<const LegalityRule*> broken;
+      if (heads % degree == 0 && has_both && has_context) {
+        broken = broken_rules(described(describe(model_case), heads / degree, *config.context_parallel_config));
+      }
+      const bool is_legal = heads % degree == 0 && broken.empty() && (has_context || !has_both);
+      EXPECT_EQ(result.verdict, is_legal ? Verdict::rounding_equivalent : Verdict::refused) << where;
+      ++(is_legal ? counts.verified : counts.refused);
+      if (heads % degree != 0) {
+        EXPECT_NE(result.reason.find("are not divisible by tp_degree"), std::string::npos) << where;
+      } else if (!broken.empty()) {
+        EXPECT_TRUE(std::any_of(broken.begin(), broken.end(), [&](const LegalityRule* rule) {
+          return is_named(*rule, result.reason, names);
+        })) << where;
+      }
+    }
+  }
+  return counts;
+}
+
 }  // namespace shardproof::test

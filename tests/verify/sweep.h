@@ -38,4 +38,11 @@ struct StreamNames {
 SweepCounts sweep(const std::string& source, const VerifierOptions& options, const StreamNames& names = {},
                   const DescribeCase& describe = joint_attention_of);
 
+// The same over default_tensor_parallel_configurations: legal is what divides the heads and, with context parallelism,
+// breaks no rule for the heads that a rank is left with. `has_context` false: everything with context parallelism is
+// refused, since the model has no plan for it.
+SweepCounts tensor_parallel_sweep(const std::string& source, const VerifierOptions& options,
+                                  const StreamNames& names = {}, const DescribeCase& describe = joint_attention_of,
+                                  bool has_context = true);
+
 }  // namespace shardproof::test
