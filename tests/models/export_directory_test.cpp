@@ -11,6 +11,7 @@
 #include "core/host_memory.h"
 #include "core/ops.h"
 #include "models/state.h"
+#include "tests/core/files/test_files.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
@@ -49,12 +50,7 @@ TEST(ExportDirectory, NumbersRepeatedCallsOfAModuleInTheTrace) {
 // A copy of a real export in a temporary folder, to be spoilt.
 class SpoiltExport : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-    fs::copy(kGoldens / "uneven", folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { fs::copy(kGoldens / "uneven", folder_); }
 
   void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
   std::string open_error() {
@@ -82,7 +78,8 @@ class SpoiltExport : public ::testing::Test {
   }
 
   HostDevice host_;
-  fs::path folder_;
+  TemporaryFolder temporary_;
+  fs::path folder_ = temporary_ / "export";
 };
 
 TEST_F(SpoiltExport, IsSoundBeforeItIsSpoilt) {

@@ -10,6 +10,7 @@
 
 #include "core/ops.h"
 #include "core/safetensors.h"
+#include "tests/core/files/test_files.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
@@ -97,7 +98,6 @@ TEST(Oracle, NeedsAnExportDirectory) {
 class SpoiltWeights : public ::testing::Test {
  protected:
   void SetUp() override {
-    fs::remove_all(folder_);
     fs::copy(kGoldens / "flux/tiny", folder_);
     HostDevice host;
     const SafetensorsFile weights(kGoldens / "flux/tiny/weights.safetensors");
@@ -113,8 +113,8 @@ class SpoiltWeights : public ::testing::Test {
     }
     write_safetensors(folder_ / "weights.safetensors", changed);
   }
-  void TearDown() override { fs::remove_all(folder_); }
-  fs::path folder_ = fs::path(::testing::TempDir()) / "spoilt_weights";
+  test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_ / "export";
 };
 
 TEST_F(SpoiltWeights, AreFoundAndTheFirstModuleIsNamed) {
@@ -129,8 +129,8 @@ TEST_F(SpoiltWeights, AreFoundAndTheFirstModuleIsNamed) {
 }
 
 TEST(Oracle, SaysWhatAnExportDoesNotHold) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "no_outputs";
-  fs::remove_all(folder);
+  const test::TemporaryFolder temporary;
+  const fs::path folder = temporary / "export";
   fs::copy(kGoldens / "flux/uneven", folder);
   fs::remove(folder / "base.outputs.safetensors");
   Subject subject = Subject::open(folder.string(), 0);
@@ -138,7 +138,6 @@ TEST(Oracle, SaysWhatAnExportDoesNotHold) {
     EXPECT_FALSE(result.checked);
     EXPECT_THAT(result.note, HasSubstr("the export has no"));
   }
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "core/ops.h"
 #include "core/safetensors.h"
 #include "parallel/attention.h"
+#include "tests/core/files/test_files.h"
 #include "tests/support/thrown_error.h"
 #include "tests/verify/sweep.h"
 
@@ -311,8 +312,9 @@ TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
 class SpoiltOutput : public ::testing::Test {
  protected:
   VerificationResult verify_with(double bias, std::optional<double> weight = std::nullopt) {
-    const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "spoilt_output";
-    std::filesystem::remove_all(folder);
+    // A folder for each test: they run side by side.
+    const test::TemporaryFolder temporary;
+    const std::filesystem::path folder = temporary / "export";
     std::filesystem::copy(golden("tiny"), folder);
     HostDevice host;
     std::vector<NamedTensor> weights;
@@ -326,7 +328,6 @@ class SpoiltOutput : public ::testing::Test {
     write_safetensors(folder / "weights.safetensors", weights);
     Subject subject = Subject::open(folder.string(), 0);
     VerificationResult result = Verifier(subject, {}).verify("base", {.ring_degree = 2}, default_plan(subject));
-    std::filesystem::remove_all(folder);
     return result;
   }
 };
@@ -426,8 +427,8 @@ TEST(Subject, SaysBothWhereASourceIsNeitherAFolderNorAModel) {
 }
 
 TEST(Subject, NamesTheCaseWhoseInputsDoNotFitTheModel) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "misfit";
-  std::filesystem::remove_all(folder);
+  const test::TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary / "export";
   std::filesystem::copy(golden("tiny"), folder);
   std::filesystem::copy_file(golden("uneven") + "/base.inputs.safetensors", folder / "base.inputs.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
@@ -441,7 +442,6 @@ TEST(Subject, NamesTheCaseWhoseInputsDoNotFitTheModel) {
   ASSERT_TRUE(error);
   EXPECT_THAT(error->message, HasSubstr("base.inputs.safetensors"));
   EXPECT_EQ(verifier.verify("batch2", {.ring_degree = 2}, default_plan(subject)).verdict, Verdict::rounding_equivalent);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
