@@ -78,7 +78,7 @@ class SpoiltExport : public ::testing::Test {
   }
 
   HostDevice host_;
-  TemporaryFolder temporary_;
+  test::TemporaryFolder temporary_;
   fs::path folder_ = temporary_ / "export";
 };
 
