@@ -25,11 +25,108 @@ def product(rows, columns, depth):
     return lambda: torch.nn.functional.linear(x, weight, bias)
 
 
+WIDTH, HEADS = 3072, 24
+
+
+def weights(*shapes):
+    return [torch.randn(*shape) / shape[-1] ** 0.5 for shape in shapes]
+
+
+def heads_of(x, scale):
+    """[batch, tokens, width] -> [batch, heads, tokens, head_dim], normed over each head where a scale is given."""
+    x = x.unflatten(-1, (HEADS, -1))
+    if scale is not None:
+        x = torch.nn.functional.rms_norm(x, (x.shape[-1],), scale, 1e-6)
+    return x.transpose(1, 2)
+
+
+def rotated(x, cosine, sine):
+    real, imaginary = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return x * cosine + torch.stack([-imaginary, real], -1).flatten(3) * sine
+
+
+def attended(q, k, v, tables):
+    q, k = rotated(q, *tables), rotated(k, *tables)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def modulated(x, shift, scale):
+    return torch.nn.functional.layer_norm(x, (WIDTH,), eps=1e-6) * (1 + scale[:, None]) + shift[:, None]
+
+
+def flux_inputs(text, image):
+    tables = torch.randn(text + image, WIDTH // HEADS), torch.randn(text + image, WIDTH // HEADS)
+    return torch.randn(1, text, WIDTH), torch.randn(1, image, WIDTH), torch.randn(1, WIDTH), tables
+
+
+class Stream:
+    """The layers that a double block of FLUX.1 has for the text, or for the image."""
+
+    def __init__(self):
+        d = WIDTH
+        self.mod, self.q, self.k, self.v, self.out = weights((6 * d, d), (d, d), (d, d), (d, d), (d, d))
+        self.up, self.down = weights((4 * d, d), (d, 4 * d))
+        self.bias = torch.randn(6 * d)
+        self.scale = torch.randn(WIDTH // HEADS), torch.randn(WIDTH // HEADS)
+
+    def linear(self, x, weight):
+        return torch.nn.functional.linear(x, weight, self.bias[: weight.shape[0]])
+
+    def start(self, x, temb):
+        self.parts = self.linear(torch.nn.functional.silu(temb), self.mod).chunk(6, -1)
+        x = modulated(x, self.parts[0], self.parts[1])
+        q, k, v = (self.linear(x, weight) for weight in (self.q, self.k, self.v))
+        return heads_of(q, self.scale[0]), heads_of(k, self.scale[1]), heads_of(v, None)
+
+    def finish(self, x, attention):
+        _, _, gate, shift, scale, mlp_gate = self.parts
+        x = x + gate[:, None] * self.linear(attention, self.out)
+        hidden = torch.nn.functional.gelu(self.linear(modulated(x, shift, scale), self.up), approximate="tanh")
+        return x + mlp_gate[:, None] * self.linear(hidden, self.down)
+
+
+def flux_double_block(text, image):
+    y, x, temb, tables = flux_inputs(text, image)
+    of_text, of_image = Stream(), Stream()
+
+    def call():
+        both = [torch.cat(pair, 2) for pair in zip(of_text.start(y, temb), of_image.start(x, temb))]
+        attention = attended(*both, tables)
+        return of_text.finish(y, attention[:, :text]), of_image.finish(x, attention[:, text:])
+
+    return call
+
+
+def flux_single_block(text, image):
+    y, x, temb, tables = flux_inputs(text, image)
+    d = WIDTH
+    mod, to_q, to_k, to_v, up, out = weights((3 * d, d), (d, d), (d, d), (d, d), (4 * d, d), (d, 5 * d))
+    bias, scales = torch.randn(4 * d), (torch.randn(d // HEADS), torch.randn(d // HEADS))
+
+    def linear(x, weight):
+        return torch.nn.functional.linear(x, weight, bias[: weight.shape[0]])
+
+    def call():
+        joint = torch.cat([y, x], 1)
+        shift, scale, gate = linear(torch.nn.functional.silu(temb), mod).chunk(3, -1)
+        normed = modulated(joint, shift, scale)
+        hidden = torch.nn.functional.gelu(linear(normed, up), approximate="tanh")
+        q, k, v = linear(normed, to_q), linear(normed, to_k), linear(normed, to_v)
+        attention = attended(heads_of(q, scales[0]), heads_of(k, scales[1]), heads_of(v, None), tables)
+        return joint + gate[:, None] * linear(torch.cat([attention, hidden], -1), out)
+
+    return call
+
+
+FLUX_OPERATIONS = 377e9
+
 # Operation, arguments by the names that device_bench gives them, floating-point operations, least ratio.
 CASES = [
     (attention, dict(batch=1, heads=8, tokens=2048, head_dim=64), 4 * 8 * 2048**2 * 64, 0.6),
     (attention, dict(batch=1, heads=24, tokens=1024, head_dim=128), 4 * 24 * 1024**2 * 128, 0.6),
     (product, dict(rows=4096, columns=3072, depth=3072), 2 * 4096 * 3072 * 3072, 0.9),
+    (flux_double_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2),
+    (flux_single_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2),
 ]
 
 

@@ -1,6 +1,7 @@
-// Speed of the CPU device's float32 operations in the sizes of diffusion transformers: dense attention and the linear
-// layer, on one thread and on all cores. Each result is checked against the float64 reference device before its time is
-// taken. `items_per_second` are floating-point operations (a multiply-add counts as two, exponentials as none).
+// Speed of the CPU device's float32 operations in the sizes of diffusion transformers: dense attention, the linear
+// layer and whole blocks of FLUX.1, on one thread and on all cores. Each result is checked against the float64
+// reference device before its time is taken. `items_per_second` are floating-point operations (a multiply-add counts as
+// two, exponentials as none).
 #include <omp.h>
 
 #include <algorithm>
@@ -13,8 +14,10 @@
 #include <benchmark/benchmark.h>
 
 #include "core/host_memory.h"
+#include "core/json.h"
 #include "core/ops.h"
 #include "models/model_type.h"
+#include "models/state.h"
 #include "reference/eigen_device.h"
 #include "sim/cpu_device.h"
 
@@ -96,6 +99,71 @@ void product(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * 2 * rows * columns * depth);
 }
 
+// ---- blocks of FLUX.1 in their real size
+
+constexpr std::int64_t kFluxHeads = 24, kFluxHeadDim = 128;
+
+Json flux_config(int double_blocks, int single_blocks) {
+  Json config = Json::object();
+  config.set("_class_name", "FluxTransformer2DModel");
+  config.set("in_channels", 64);
+  config.set("num_layers", double_blocks);
+  config.set("num_single_layers", single_blocks);
+  config.set("attention_head_dim", kFluxHeadDim);
+  config.set("num_attention_heads", kFluxHeads);
+  config.set("joint_attention_dim", 64);
+  config.set("pooled_projection_dim", 64);
+  config.set("guidance_embeds", false);
+  config.set("axes_dims_rope", Json::array({16, 56, 56}));
+  return config;
+}
+
+// A tree with random weights and the arguments of one of its blocks.
+struct Block {
+  std::unique_ptr<Module> tree;
+  Module* block = nullptr;
+  Arguments arguments;
+  Outputs run() const { return block->call(arguments); }
+};
+
+Block flux_block(Device& device, DType dtype, bool is_double, std::int64_t text, std::int64_t image) {
+  const ModelContext context{&device, dtype, TablePrecision::float64};
+  Block made;
+  made.tree = find_model_type("flux").create(flux_config(is_double ? 1 : 0, is_double ? 0 : 1), context);
+  assign_state(*made.tree, random_state(*made.tree, 1, context));
+  made.block = made.tree->find_module(is_double ? "transformer_blocks.0" : "single_transformer_blocks.0");
+  HostDevice host;
+  const auto input = [&](std::string_view name, const Shape& shape) {
+    return ops::from_doubles(device, ops::to_doubles(random_input(host, 1, name, shape)), shape, dtype);
+  };
+  const std::int64_t width = kFluxHeads * kFluxHeadDim;
+  const Shape table{text + image, kFluxHeadDim};
+  made.arguments = {{Name("hidden_states"), input("x", {1, image, width})},
+                    {Name("encoder_hidden_states"), input("y", {1, text, width})},
+                    {Name("temb"), input("temb", {1, width})},
+                    {Name("image_rotary_emb"), std::vector<Tensor>{input("cosine", table), input("sine", table)}}};
+  return made;
+}
+
+void flux_block_benchmark(benchmark::State& state, bool is_double) {
+  const std::int64_t text = state.range(0), image = state.range(1);
+  omp_set_num_threads(static_cast<int>(state.range(2)));
+  Devices devices;
+  {
+    // Few tokens stand for many: every layer and every head is used.
+    const Block fast = flux_block(*devices.cpu, kFloat32, is_double, 8, 16);
+    const Block exact = flux_block(*devices.reference, kFloat64, is_double, 8, 16);
+    const Tensor computed = fast.run().tensors.back(), expected = exact.run().tensors.back();
+    if (!passes(state, relative_difference(computed, expected))) return;
+  }
+  const Block block = flux_block(*devices.cpu, kFloat32, is_double, text, image);
+  block.run();
+  for (auto _ : state) benchmark::DoNotOptimize(block.run().tensors.back().data_as<float>());
+}
+
+void flux_double_block(benchmark::State& state) { flux_block_benchmark(state, true); }
+void flux_single_block(benchmark::State& state) { flux_block_benchmark(state, false); }
+
 void one_and_all_threads(benchmark::internal::Benchmark* registered, const std::vector<std::int64_t>& sizes) {
   const std::int64_t cores = omp_get_num_procs();
   for (const std::int64_t threads : cores > 1 ? std::vector<std::int64_t>{1, cores} : std::vector<std::int64_t>{1}) {
@@ -116,8 +184,15 @@ void product_sizes(benchmark::internal::Benchmark* registered) {
   one_and_all_threads(registered, {4096, 3072, 3072});
 }
 
+void block_sizes(benchmark::internal::Benchmark* registered) {
+  registered->ArgNames({"text", "image", "threads"});
+  one_and_all_threads(registered, {512, 1024});
+}
+
 BENCHMARK(attention)->Apply(attention_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(product)->Apply(product_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(flux_double_block)->Apply(block_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(flux_single_block)->Apply(block_sizes)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace shardproof
