@@ -28,7 +28,7 @@ try:
     import diffusers
     import numpy
     import torch
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
 except ImportError as problem:
     if __name__ != "__main__":
@@ -162,10 +162,11 @@ def checkpoint_weights(folder):
             return read_safetensors(folder / name)
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     if not indexes:
-        raise ExportError(f"{folder}: neither weights.safetensors, diffusion_pytorch_model.safetensors nor an index")
+        raise ExportError(f"{folder}: no weights; expected weights.safetensors, diffusion_pytorch_model.safetensors "
+                          "or an index, *.safetensors.index.json")
     weight_map = read_json(indexes[0]).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise ExportError(f"{indexes[0]}: has no 'weight_map'")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ExportError(f"{indexes[0]}: has no 'weight_map' from weights to files")
     state = {}
     for name in sorted(set(weight_map.values())):
         state.update(read_safetensors(folder / name))
@@ -206,7 +207,8 @@ def tensor_from_json(case, argument, value, seed):
     """{"shape": [..]}: seeded normal values; {"values": [..], "dtype": ".."}: those."""
     where = f"case '{case}', argument '{argument}'"
     if len(value.keys() & {"shape", "values"}) != 1 or value.keys() - {"shape", "values", "dtype"}:
-        raise ExportError(f'{where}: an object has "shape" or "values", and "dtype"; found {shortened(value, 60)}')
+        raise ExportError(f'{where}: an object has "shape" or "values", and "dtype" where it is not float32; '
+                          f"found {shortened(value, 80)}")
     type_name = value.get("dtype", "float32")
     if type_name not in INPUT_TYPES:
         raise ExportError(f"{where}: dtype '{type_name}' is none of {', '.join(INPUT_TYPES)}")
@@ -475,6 +477,10 @@ def write_weights(folder, model):
     save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, folder / "weights.safetensors")
 
 
+def largest_difference(a, b):
+    return float((a - b).abs().max()) if a.numel() else 0.0
+
+
 def write_case(folder, case, model_name, fp32, fp64, trace, notes):
     description = {
         "model": model_name,
@@ -486,7 +492,7 @@ def write_case(folder, case, model_name, fp32, fp64, trace, notes):
         "args": case.stored_settings,
         "outputs": list(fp32),
         "output_shapes": {name: list(value.shape) for name, value in fp32.items()},
-        "max_abs_fp32_fp64": max(float((fp32[name] - fp64[name]).abs().max()) for name in fp32),
+        "max_abs_fp32_fp64": max(largest_difference(fp32[name], fp64[name]) for name in fp32),
         "has_trace": trace is not None,
     }
     write_json(folder / f"{case.name}.json", description)
@@ -523,6 +529,8 @@ def appearing_at_once(folder, plan_file):
             raise
     except OSError as error:
         raise ExportError(f"{folder}: cannot be written: {error.strerror}") from error
+    except SafetensorError as error:
+        raise ExportError(f"{folder}: cannot be written: {shortened(error)}") from error
     finally:
         shutil.rmtree(working, ignore_errors=True)
         working_plan.unlink(missing_ok=True)

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import diffusers
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -124,6 +126,20 @@ class RandomExport(ExportTest):
             self.export(name, "--config", config, inputs, "--seed", seed)
         return [load_file(self.folder / name / "weights.safetensors") for name in ("one", "two")]
 
+    def test_of_a_checkpoint_in_several_files_has_all_weights(self):
+        weights = load_file(GOLDEN / "weights.safetensors")
+        files = {name: f"part{i % 2}.safetensors" for i, name in enumerate(sorted(weights))}
+        for file in set(files.values()):
+            save_file({name: weights[name] for name in weights if files[name] == file}, self.folder / file)
+        index = self.folder / "diffusion_pytorch_model.safetensors.index.json"
+        index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+        self.flux_config()
+        self.export("export", "--checkpoint", ".", f"--case=base={GOLDEN}/base.inputs.safetensors")
+        written = load_file(self.folder / "export/weights.safetensors")
+        self.assertEqual(written.keys(), weights.keys())
+        for name, tensor in weights.items():
+            self.assertTrue(torch.equal(written[name], tensor), name)
+
     def test_has_the_same_weights_for_the_same_seed(self):
         one, two = self.export_twice((3, 3))
         for name, tensor in one.items():
@@ -226,7 +242,7 @@ class WrongRequest(ExportTest):
         (self.folder / "weights.safetensors").write_text("nothing")
         self.assert_refused("weights.safetensors: cannot be read as safetensors", "new", "--checkpoint", ".", self.base)
         (self.folder / "weights.safetensors").unlink()
-        self.assert_refused("neither weights.safetensors", "new", "--checkpoint", ".", self.base)
+        self.assert_refused("no weights; expected weights.safetensors", "new", "--checkpoint", ".", self.base)
         self.assert_refused("has no config.json", "new", "--checkpoint", GOLDEN.parent, self.base)
 
     def test_names_the_input(self):
@@ -279,6 +295,12 @@ class WrongRequest(ExportTest):
         self.assert_refused("the following arguments are required: folder", "--config", "x", self.base)
         self.assert_refused("one of the arguments --config --checkpoint is required", "new", self.base)
         self.assert_refused("unrecognized arguments: --trase", "new", "--config", "x", self.base, "--trase")
+
+    def test_says_that_the_disk_is_full(self):
+        for error, message in ((OSError(28, "No space left on device"), "No space left on device"),
+                               (SafetensorError("I/O error: No space left"), "I/O error: No space left")):
+            with unittest.mock.patch("export_model.save_file", side_effect=error):
+                self.assert_refused(f"new: cannot be written: {message}", "new", "--checkpoint", GOLDEN, self.base)
 
     def test_leaves_nothing_of_the_cases_that_went_well(self):
         (self.folder / "late.json").write_text('{"hidden_states": {"shape": [1, 16, 5]}}')
