@@ -16,13 +16,11 @@ skip() {
   exit 77
 }
 
-# The CPU build of torch is a version of its own where an index has it, and PyTorch's own index has it always; the
-# default one brings libraries for GPUs, which would take minutes.
+# The CPU build of torch is a version of its own where an index has it; the plain version may bring libraries for GPUs,
+# which take longer than is allowed here.
 install() {
   local pip=("$environment/bin/python" -m pip --disable-pip-version-check -q install --retries 1 --timeout 15)
-  "${pip[@]}" "torch==2.13.0+cpu" ||
-    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu "torch==2.13.0" ||
-    return 1
+  "${pip[@]}" "torch==2.13.0+cpu" || "${pip[@]}" "torch==2.13.0" || return 1
   "${pip[@]}" "${packages[@]}"
 }
 
