@@ -63,14 +63,15 @@ Blocks block_sizes(const Linear& layer, const TensorParallelEntry& entry, std::i
   return sizes;
 }
 
+// One problem a parameter, however many of its blocks do not divide.
 void check_divisible(const ShardSpec& spec, int tp_degree, std::vector<Problem>& problems) {
-  for (const std::int64_t size : spec.blocks) {
-    if (size % tp_degree == 0) continue;
-    problems.push_back({ErrorKind::shape_error,
-                        fmt::format("cannot shard '{}' across {} ranks: a block of size {} along dim {} is not "
-                                    "divisible by {}",
-                                    spec.parameter, tp_degree, size, spec.dim.value_or(0), tp_degree)});
-  }
+  const auto uneven = std::find_if(spec.blocks.begin(), spec.blocks.end(),
+                                   [tp_degree](std::int64_t size) { return size % tp_degree != 0; });
+  if (uneven == spec.blocks.end()) return;
+  problems.push_back(
+      {ErrorKind::shape_error, fmt::format("cannot shard '{}' across {} ranks: a block of size {} along dim {} is not "
+                                           "divisible by {}",
+                                           spec.parameter, tp_degree, *uneven, spec.dim.value_or(0), tp_degree)});
 }
 
 // Adds the layer to `layers`, or what is wrong with it to `problems`.
@@ -85,8 +86,7 @@ void plan_layer(Module& module, const std::string& glob, const TensorParallelEnt
   }
   const auto known =
       std::find_if(layers.begin(), layers.end(), [&](const PlannedLayer& other) { return other.layer == layer; });
-  if (known != layers.end()) {
-    if (known->style == entry.style) return;
+  if (known != layers.end() && known->style != entry.style) {
     problems.push_back(
         {ErrorKind::plan_error, fmt::format("plan entry '{}': layer '{}' has the style '{}' already, not '{}'", glob,
                                             layer->path(), style_name(known->style), style_name(entry.style))});
@@ -95,6 +95,13 @@ void plan_layer(Module& module, const std::string& glob, const TensorParallelEnt
   const bool colwise = is_colwise(entry.style);
   const Blocks sizes = block_sizes(*layer, entry, colwise ? layer->out_features() : layer->in_features(), problems);
   if (sizes.empty()) return;
+  if (known != layers.end()) {
+    if (known->weight.blocks == sizes) return;
+    problems.push_back({ErrorKind::plan_error,
+                        fmt::format("plan entry '{}': layer '{}' is cut into blocks of [{}] already, not [{}]", glob,
+                                    layer->path(), fmt::join(known->weight.blocks, ", "), fmt::join(sizes, ", "))});
+    return;
+  }
   PlannedLayer planned{.layer = layer, .style = entry.style, .weight = {}, .bias = std::nullopt};
   planned.weight = {parameter_path(*layer, "weight"), colwise ? 0 : 1, sizes};
   if (layer->has_bias()) {

@@ -248,6 +248,7 @@ struct PlanProblem {
   TensorParallelPlan plan;
   ErrorKind kind;
   std::string message;
+  int degree = 4;
 };
 
 TEST(TensorParallelSpecs, NamesEveryProblemOfAPlan) {
@@ -280,13 +281,18 @@ TEST(TensorParallelSpecs, NamesEveryProblemOfAPlan) {
       {{{{"blocks.0.up", {Style::colwise}}, {"blocks.*.up", {Style::rowwise}}}},
        ErrorKind::plan_error,
        "plan entry 'blocks.*.up': layer 'blocks.0.up' has the style 'colwise' already, not 'rowwise'"},
+      {{{{"last", {Style::packed_colwise, std::vector<std::int64_t>{2, 1}}},
+         {"last", {Style::packed_colwise, std::vector<std::int64_t>{1, 2}}}}},
+       ErrorKind::plan_error,
+       "plan entry 'last': layer 'last' is cut into blocks of [4, 2] already, not [2, 4]",
+       2},
       {{{{"last", {Style::colwise}}}},
        ErrorKind::shape_error,
        "cannot shard 'last.weight' across 4 ranks: a block of size 6 along dim 0 is not divisible by 4"},
   };
   for (const PlanProblem& problem : problems) {
     Net net(kWidth, kInner);
-    const auto error = thrown_by([&] { resolve_tp_shard_specs(net, problem.plan, 4); });
+    const auto error = thrown_by([&] { resolve_tp_shard_specs(net, problem.plan, problem.degree); });
     ASSERT_TRUE(error.has_value()) << problem.message;
     EXPECT_EQ(error->kind, problem.kind) << error->message;
     EXPECT_THAT(error->message, HasSubstr(problem.message));
@@ -302,6 +308,21 @@ TEST(TensorParallelSpecs, PutsAllProblemsIntoOneError) {
             "cannot shard 'blocks.0.up.weight' across 5 ranks: a block of size 12 along dim 0 is not divisible by 5; "
             "also: cannot shard 'blocks.1.up.weight' across 5 ranks: a block of size 12 along dim 0 is not divisible "
             "by 5");
+}
+
+TEST(TensorParallelSpecs, NamesALayerOnceHoweverManyOfItsBlocksDoNotDivide) {
+  Net net(kWidth, kInner);
+  const std::vector<std::int64_t> ones(6, 1);
+  const TensorParallelPlan plan{{{"last", {TensorParallelStyle::packed_colwise, ones}}}};
+  EXPECT_EQ(thrown_by([&] { resolve_tp_shard_specs(net, plan, 2); })->message,
+            "cannot shard 'last.weight' across 2 ranks: a block of size 1 along dim 0 is not divisible by 2");
+}
+
+TEST(TensorParallelSpecs, AcceptsALayerNamedTwiceInOneWay) {
+  Net net(kWidth, kInner);
+  const TensorParallelPlan plan{{{"last", {TensorParallelStyle::packed_colwise, std::vector<std::int64_t>{2, 1}}},
+                                 {"last", {TensorParallelStyle::packed_colwise, std::vector<std::int64_t>{4, 2}}}}};
+  EXPECT_EQ(resolve_tp_shard_specs(net, plan, 2).size(), 2U);
 }
 
 TEST(TensorParallelSpecs, ListsTheLegalDegrees) {
