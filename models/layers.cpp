@@ -258,6 +258,17 @@ Tensor tokens_of_grid(const Tensor& x) {
   return ops::reshape(x.permute({0, 2, 3, 4, 1}), {x.size(0), x.size(2) * x.size(3) * x.size(4), x.size(1)});
 }
 
+void check_grid(const Module& module, const Extents& grid) {
+  constexpr std::int64_t kLargestGrid = 1 << 20;
+  std::int64_t tokens = 1;
+  for (const std::int64_t extent : grid) {
+    SHARDPROOF_CHECK(extent <= kLargestGrid / tokens, shape_error,
+                     "module '{}' ({}): a grid of {} x {} x {} tokens is given; at most {} tokens are expected",
+                     module.path(), module.class_name(), grid[0], grid[1], grid[2], kLargestGrid);
+    tokens *= extent;
+  }
+}
+
 Tensor grid_of_patches(const Tensor& tokens, const Extents& grid, const Extents& kernel) {
   const std::int64_t batch = tokens.size(0), channels = tokens.size(2) / (kernel[0] * kernel[1] * kernel[2]);
   const Tensor patches =

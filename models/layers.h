@@ -247,6 +247,9 @@ Tensor modulate(const Tensor& x, const Tensor& scale, const Tensor& shift);
 Tensor add_gated(const Tensor& x, const Tensor& gate, const Tensor& branch);
 // [batch, channels, f, h, w] -> tokens [batch, f h w, channels], frame by frame and row by row.
 Tensor tokens_of_grid(const Tensor& x);
+// shape_error if a grid that `module` was told has more tokens than any real video: its tables would fill the memory
+// before they could be compared with the tokens that are there.
+void check_grid(const Module& module, const Extents& grid);
 // Tokens of patches [batch, f h w, kf kh kw channels], channels fastest -> [batch, channels, f kf, h kh, w kw].
 Tensor grid_of_patches(const Tensor& tokens, const Extents& grid, const Extents& kernel);
 // Rows of a learned table plus their embedding: table [rows, D] or [1, rows, D], embedded [batch, tokens|1, rows, D] ->

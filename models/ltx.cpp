@@ -77,6 +77,7 @@ class LtxRotaryPosEmbed final : public Module {
           count != nullptr ? std::to_string(*count) : std::string(value == nullptr ? "none" : value_kind_name(*value)));
       grid[axis] = *count;
     }
+    check_grid(*this, grid);
     return grid;
   }
 

@@ -657,10 +657,12 @@ class Ltx2Transformer3DModel final : public Module {
   void add_tables(const Arguments& arguments, Arguments& fixed) {
     const bool is_float32 = context_.table_precision == TablePrecision::float32;
     const Extents grid{count(arguments, kFrames), count(arguments, kHeight), count(arguments, kWidth)};
+    const std::int64_t frames = count(arguments, kAudioFrames);
+    check_grid(rope_, grid);
+    check_grid(audio_rope_, {frames, 1, 1});
     const double fps = frames_per_second(arguments);
     const std::vector<double> video =
         is_float32 ? video_midpoints<float>(config_, grid, fps) : video_midpoints<double>(config_, grid, fps);
-    const std::int64_t frames = count(arguments, kAudioFrames);
     const std::vector<double> audio =
         is_float32 ? audio_midpoints<float>(config_, frames) : audio_midpoints<double>(config_, frames);
     Device& host = arguments.tensor(argument::timestep).device();

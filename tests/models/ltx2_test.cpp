@@ -126,6 +126,14 @@ TEST_F(Ltx2Forward, NamesNumbersThatDoNotGiveTheTokens) {
   EXPECT_THAT(refusal_with("fps", -1.0), HasSubstr("argument 'fps'"));
 }
 
+TEST_F(Ltx2Forward, RefusesGridsWhoseTablesWouldFillTheMemory) {
+  EXPECT_THAT(refusal_with("num_frames", std::int64_t{1} << 40),
+              AllOf(HasSubstr("module 'rope' (LTX2AudioVideoRotaryPosEmbed): a grid of 1099511627776 x "),
+                    HasSubstr("tokens is given; at most 1048576 tokens are expected")));
+  EXPECT_THAT(refusal_with("audio_num_frames", (std::int64_t{1} << 20) + 1),
+              HasSubstr("module 'audio_rope' (LTX2AudioVideoRotaryPosEmbed): a grid of 1048577 x 1 x 1 tokens"));
+}
+
 TEST_F(Ltx2Forward, NamesBlocksThatAreNotThere) {
   const auto blocks = [](double number) { return NestedNumbers{std::vector{NestedNumbers{number}}}; };
   EXPECT_THAT(refusal_with("spatio_temporal_guidance_blocks", blocks(2.0)),

@@ -16,6 +16,7 @@ namespace shardproof {
 namespace {
 
 using test::thrown_by;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string refusal_of(std::string_view key, Json value) {
@@ -118,6 +119,12 @@ TEST_F(LtxForward, RefusesGridsThatDoNotCoverTheTokens) {
   const std::string of_table = "make a rotary table of 30 tokens, but hidden_states has 24";
   EXPECT_THAT(refusal_with("width", std::int64_t{5}), HasSubstr(of_table));
   EXPECT_THAT(refusal_with("video_coords", host_zeros({2, 3, 30})), HasSubstr(of_table));
+}
+
+TEST_F(LtxForward, RefusesAGridWhoseTableWouldFillTheMemory) {
+  EXPECT_THAT(refusal_with("height", std::int64_t{1} << 62),
+              AllOf(HasSubstr("module 'rope' (LTXVideoRotaryPosEmbed): a grid of "),
+                    HasSubstr(" x 4611686018427387904 x "), HasSubstr("at most 1048576 tokens are expected")));
 }
 
 TEST_F(LtxForward, RefusesScalesThatAreNotThreeNumbers) {
