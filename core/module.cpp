@@ -125,7 +125,13 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, Bias bias, B
   if (bias == Bias::present) declare_parameter("bias", {out_features});
 }
 
-Tensor Linear::linear_with(const Tensor& x, const Tensor& bias) const { return ops::linear(x, parameter(0), bias); }
+Tensor Linear::linear_with(const Tensor& x, const Tensor& bias) const {
+  const Tensor weight = parameter(0);
+  SHARDPROOF_CHECK(x.rank() > 0 && x.size(-1) == weight.size(1), shape_error,
+                   "layer '{}' with weight {} expects rows of {}, got {}", path(), weight.shape().text(),
+                   weight.size(1), x.text());
+  return ops::linear(x, weight, bias);
+}
 
 void for_each_parameter(Module& root,
                         const std::function<void(const std::string& path, Module&, const Module::Parameter&)>& visit) {

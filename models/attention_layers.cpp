@@ -1,5 +1,7 @@
 #include "models/attention_layers.h"
 
+#include "core/error.h"
+
 namespace shardproof {
 
 ProjectedAttention::Projections ProjectedAttention::add_projections(const ProjectionNames& names) {
@@ -13,9 +15,14 @@ ProjectedAttention::Projections ProjectedAttention::add_projections(const Projec
 
 ProjectedAttention::QueryKeyValue ProjectedAttention::project(const Projections& projections, const Tensor& x) const {
   const std::int64_t head_dim = options_.head_dim;
-  return {(*projections.norm_q)(split_heads((*projections.q)(x), head_dim)),
-          (*projections.norm_k)(split_heads((*projections.k)(x), head_dim)),
-          split_heads((*projections.v)(x), head_dim)};
+  const Tensor q = split_heads((*projections.q)(x), head_dim);
+  const Tensor k = split_heads((*projections.k)(x), head_dim);
+  const Tensor v = split_heads((*projections.v)(x), head_dim);
+  SHARDPROOF_CHECK(q.size(2) == k.size(2) && q.size(2) == v.size(2), shape_error,
+                   "module '{}' ({}): '{}' gives {} heads, '{}' {} and '{}' {}; a plan must divide all three or none",
+                   path(), class_name(), projections.q->name().text(), q.size(2), projections.k->name().text(),
+                   k.size(2), projections.v->name().text(), v.size(2));
+  return {(*projections.norm_q)(q), (*projections.norm_k)(k), v};
 }
 
 Tensor ProjectedAttention::attend(const QueryKeyValue& all, const std::vector<Tensor>& rotary,
@@ -43,6 +50,9 @@ std::span<const ArgumentSpec> JointAttention::forward_arguments() const {
 Outputs JointAttention::forward(Arguments& arguments) {
   const QueryKeyValue image = project(image_, arguments.tensor(argument::hidden_states));
   const QueryKeyValue text = project(text_, arguments.tensor(argument::encoder_hidden_states));
+  SHARDPROOF_CHECK(text.q.size(2) == image.q.size(2), shape_error,
+                   "module '{}' ({}): the text has {} heads and the image {}; a plan must divide both or neither",
+                   path(), class_name(), text.q.size(2), image.q.size(2));
   const QueryKeyValue all{ops::concat({text.q, image.q}, 1), ops::concat({text.k, image.k}, 1),
                           ops::concat({text.v, image.v}, 1)};
   const Tensor out = attend(all, arguments.tensor_list(argument::image_rotary_emb),

@@ -112,6 +112,19 @@ TEST(Linear, ComputesItsFormula) {
   EXPECT_THAT(ops::to_doubles(y), testing::ElementsAre(9, 19, 29, 13, 28, 43));
 }
 
+TEST(Linear, NamesItselfWhereItsInputDoesNotFit) {
+  const auto device = make_reference_device(kFloat64);
+  ModuleList list;
+  Module& linear = list.append<Linear>(2, 3);
+  linear.assign_parameter("weight", std::make_shared<const Tensor>(ops::zeros(*device, {3, 2}, kFloat64)));
+  linear.assign_parameter("bias", std::make_shared<const Tensor>(ops::zeros(*device, {3}, kFloat64)));
+  const auto refusal = [&](const Shape& shape) {
+    return test::thrown_by([&] { dynamic_cast<Linear&>(linear)(ops::zeros(*device, shape, kFloat64)); })->message;
+  };
+  EXPECT_EQ(refusal({1, 4}), "layer '0' with weight [3, 2] expects rows of 2, got float64 [1, 4]");
+  EXPECT_EQ(refusal({}), "layer '0' with weight [3, 2] expects rows of 2, got float64 []");
+}
+
 TEST(Linear, ConvertsWeightsOfAnotherTypeWhenItUsesThemAndDropsTheCopies) {
   const auto device = make_reference_device(kFloat64);
   BlockPool& pool = dynamic_cast<HostDevice&>(*device).pool();

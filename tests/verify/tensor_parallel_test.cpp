@@ -78,6 +78,29 @@ TEST(TensorParallelFaults, NameTheStyleThatALayerOfSeveralPartsNeeds) {
               AllOf(HasSubstr("layer 'single_transformer_blocks.0.proj_out'"), HasSubstr("use 'packed_rowwise'")));
 }
 
+TEST(TensorParallelFaults, NameTheAttentionWhoseProjectionsAreDividedInPart) {
+  const VerificationResult keys =
+      verified("flux", {{{"transformer_blocks.*.attn.to_q", {TensorParallelStyle::colwise}},
+                         {"transformer_blocks.*.attn.to_v", {TensorParallelStyle::colwise}}}});
+  EXPECT_EQ(keys.verdict, Verdict::different);
+  EXPECT_THAT(keys.reason, AllOf(HasSubstr("module 'transformer_blocks.0.attn' (FluxAttention): 'to_q' gives "),
+                                 HasSubstr("a plan must divide all three or none")));
+  const VerificationResult text =
+      verified("flux", {{{"transformer_blocks.*.attn.to_q", {TensorParallelStyle::colwise}},
+                         {"transformer_blocks.*.attn.to_k", {TensorParallelStyle::colwise}},
+                         {"transformer_blocks.*.attn.to_v", {TensorParallelStyle::colwise}}}});
+  EXPECT_EQ(text.verdict, Verdict::different);
+  EXPECT_THAT(text.reason, AllOf(HasSubstr("module 'transformer_blocks.0.attn' (FluxAttention): the text has "),
+                                 HasSubstr("a plan must divide both or neither")));
+}
+
+TEST(TensorParallelFaults, NameTheLayerThatIsLeftWholeBehindADividedOne) {
+  const VerificationResult result =
+      verified("flux", {{{"transformer_blocks.*.ff.net.0.proj", {TensorParallelStyle::colwise}}}});
+  EXPECT_EQ(result.verdict, Verdict::different);
+  EXPECT_THAT(result.reason, HasSubstr("layer 'transformer_blocks.0.ff.net.2' with weight "));
+}
+
 TEST(TensorParallelFaults, NameANormOverAllHeadsThatSeesThoseOfOneRank) {
   const VerificationResult result = verified("wan", {{{"blocks.*.attn1.to_q", {TensorParallelStyle::colwise}},
                                                       {"blocks.*.attn1.to_k", {TensorParallelStyle::colwise}},
