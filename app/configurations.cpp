@@ -18,10 +18,18 @@ bool names_configuration(const Options& options) {
          options.ulysses_anything || options.ring_anything;
 }
 
+// Whether the mesh divides weights and no tokens: it has "tp", and neither "ring" nor "ulysses" or both of size 1.
+bool is_for_tensors_only(const Mesh& mesh) {
+  const bool has_ring = mesh.has("ring");
+  const bool has_ulysses = mesh.has("ulysses");
+  if (!mesh.has("tp")) return false;
+  if (!has_ring && !has_ulysses) return true;
+  return has_ring && has_ulysses && mesh.size_of("tp") > 1 && mesh.size_of("ring") == 1 && mesh.size_of("ulysses") == 1;
+}
+
 bool names_context_parallelism(const Options& options) {
-  const bool mesh_is_of_tensors = options.mesh && !options.mesh->has("ring") && !options.mesh->has("ulysses");
   return options.ring_degree || options.ulysses_degree || options.ulysses_anything || options.ring_anything ||
-         (options.mesh && !(mesh_is_of_tensors && options.mesh->has("tp")));
+         (options.mesh && !is_for_tensors_only(*options.mesh));
 }
 
 // A dimension "tp" of the mesh means tensor parallelism; it must not pass for one of replicas.

@@ -58,6 +58,20 @@ TEST(RequestedConfigurations, AreTheDefaultSetForATensorParallelDegreeOfOne) {
   EXPECT_FALSE(requested_configurations(options, kBoth).is_named);
 }
 
+// Dimensions of size 1 are those that a common mesh leaves unused; without tensor parallelism nothing would be left.
+TEST(RequestedConfigurations, DivideNoTokensOnAMeshWhoseRingAndUlyssesAreOne) {
+  const auto context_on = [](const char* mesh) {
+    Options options;
+    options.mesh = Mesh::parse(mesh);
+    return requested_configurations(options, kBoth).list.front().context_parallel_config.has_value();
+  };
+  EXPECT_FALSE(context_on("tp=2,ring=1,ulysses=1"));
+  EXPECT_FALSE(context_on("dp=2,ulysses=1,ring=1,tp=2"));
+  EXPECT_TRUE(context_on("tp=1,ring=1,ulysses=1"));
+  EXPECT_TRUE(context_on("tp=2,ring=1,ulysses=2"));
+  EXPECT_TRUE(context_on("tp=2,ring=1"));
+}
+
 TEST(RequestedConfigurations, AreOneAsSoonAsAnyNamingOptionIsGiven) {
   const std::vector<std::pair<std::function<void(Options&)>, std::string>> namings{
       {[](Options& options) { options.ring_degree = 2; }, "ring"},
@@ -65,6 +79,7 @@ TEST(RequestedConfigurations, AreOneAsSoonAsAnyNamingOptionIsGiven) {
       {[](Options& options) { options.tp_degree = 2; }, "tp"},
       {[](Options& options) { options.mesh = Mesh::parse("ring=2,ulysses=2"); }, "unified"},
       {[](Options& options) { options.mesh = Mesh::parse("tp=2,dp=3"); }, "tp"},
+      {[](Options& options) { options.mesh = Mesh::parse("ring=1,tp=2,ulysses=1"); }, "tp"},
       {[](Options& options) { options.ulysses_anything = true; }, "none"},
       {[](Options& options) { options.ring_anything = true; }, "none"},
   };
