@@ -31,8 +31,13 @@ std::atomic<std::int64_t> small_allocations{0};
   if (void* block = std::malloc(std::max<std::size_t>(bytes, 1))) return block;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  small_allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(std::max<std::size_t>(bytes, 1));
+}
 [[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
 [[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, const std::nothrow_t&) noexcept { std::free(block); }
 
 namespace shardproof {
 namespace {
