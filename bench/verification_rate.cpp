@@ -1,6 +1,7 @@
 // Complete verifications a second of a small exported model: every legal configuration of 2 to 4 ranks, both rotate
 // methods, every rank compared with the dense run, in float64. The model is read once and each case's dense run is made
-// once; as many threads verify side by side as there are cores.
+// once; as many threads verify side by side as there are cores. The bar is for the fast device; the reference, which
+// computes in the textbook way, is measured beside it.
 // usage: verification_rate EXPORT_DIR
 #include <algorithm>
 #include <atomic>
@@ -91,7 +92,12 @@ int measure(const std::string& source, DeviceChoice device) {
                   source, device == DeviceChoice::cpu ? "cpu" : "reference", cores, kSeconds,
                   1e3 * processor / static_cast<double>(counts.verified)));
   figures.at_most("verdicts that changed when repeated", static_cast<double>(counts.wrong), 0, "");
-  figures.at_least("complete verifications a second", static_cast<double>(counts.verified) / seconds, kBar, "1/s");
+  const double rate = static_cast<double>(counts.verified) / seconds;
+  if (device == DeviceChoice::cpu) {
+    figures.at_least("complete verifications a second", rate, kBar, "1/s");
+  } else {
+    figures.tell("complete verifications a second", rate, "1/s");
+  }
   return figures.finish();
 }
 
