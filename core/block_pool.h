@@ -15,7 +15,7 @@
 
 namespace shardproof {
 
-class BlockPool {
+class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static constexpr std::size_t kAlignment = 64;
   static constexpr std::size_t kLargestBlock = std::size_t{1} << 40;

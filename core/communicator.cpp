@@ -145,7 +145,7 @@ std::unique_ptr<Work> Communicator::post(Request request) {
   const Tensor send = request.send;
   const Tensor receive = request.receive;
   if (send.defined()) check_readable(send, operation_name(request.operation));
-  if (receive.defined()) check_writable(receive, operation_name(request.operation));
+  if (receive.defined()) make_writable(receive, operation_name(request.operation));
   std::unique_ptr<Work> work = do_post(std::move(request));
   if (send.defined()) send.storage()->send_in_flight.fetch_add(1, std::memory_order_relaxed);
   if (receive.defined()) receive.storage()->receive_pending.fetch_add(1, std::memory_order_relaxed);

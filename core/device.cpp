@@ -41,11 +41,12 @@ void check_readable(const Tensor& tensor, std::string_view operation) {
                    operation, tensor.text());
 }
 
-void check_writable(const Tensor& tensor, std::string_view operation) {
+void make_writable(const Tensor& tensor, std::string_view operation) {
   check_readable(tensor, operation);
   SHARDPROOF_CHECK(tensor.storage()->send_in_flight.load(std::memory_order_relaxed) == 0, state_error,
                    "{}: {} is changed while it is still being sent; wait for the operation that sends it first",
                    operation, tensor.text());
+  tensor.storage()->unshare();
 }
 
 namespace {
@@ -136,20 +137,20 @@ void Device::download(std::span<std::byte> bytes, const Tensor& source) {
 void Device::copy(const Tensor& dst, const Tensor& src) {
   check_operand(*this, src, "copy");
   check_operand(*this, dst, "copy");
-  check_writable(dst, "copy");
+  make_writable(dst, "copy");
   const Tensor expanded = src.expand(dst.shape());
   if (dst.numel() > 0) do_copy(dst, expanded);
 }
 
 void Device::fill(const Tensor& dst, double value) {
   check_operand(*this, dst, "fill");
-  check_writable(dst, "fill");
+  make_writable(dst, "fill");
   if (dst.numel() > 0) do_fill(dst, value);
 }
 
 void Device::poison(const Tensor& dst) {
   check_operand(*this, dst, "poison");
-  check_writable(dst, "poison");
+  make_writable(dst, "poison");
   if (dst.numel() > 0) do_poison(dst);
 }
 

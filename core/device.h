@@ -112,7 +112,8 @@ class Device {
 
 // Throws state_error if an operation is still writing to the tensor's memory.
 void check_readable(const Tensor& tensor, std::string_view operation);
-// Throws state_error if an operation is still writing to or sending from the tensor's memory.
-void check_writable(const Tensor& tensor, std::string_view operation);
+// Throws state_error if an operation is still writing to or sending from the tensor's memory; gives the tensor's
+// storage bytes of its own if it shares them.
+void make_writable(const Tensor& tensor, std::string_view operation);
 
 }  // namespace shardproof

@@ -13,15 +13,54 @@
 namespace shardproof {
 namespace {
 
+// A block that several storages read; it goes back to its pool with the last of them.
+struct SharedBlock {
+  SharedBlock(BlockPool& from, std::byte* block, std::size_t size) : pool(from), data(block), bytes(size) {}
+  ~SharedBlock() { pool.release(data, bytes); }
+  SharedBlock(const SharedBlock&) = delete;
+  SharedBlock& operator=(const SharedBlock&) = delete;
+
+  BlockPool& pool;
+  std::byte* data;
+  std::size_t bytes;
+};
+
 // The control block that holds this object owns the handle to the pool, so the pool outlives the block.
 class PooledStorage final : public Storage {
  public:
   PooledStorage(Device& device, BlockPool& pool, std::size_t bytes)
       : Storage(device, pool.acquire(bytes), bytes), pool_(pool) {}
-  ~PooledStorage() override { pool_.release(data(), bytes()); }
+  ~PooledStorage() override { give_back(); }
+
+  bool share(Storage& source, std::byte* data) override {
+    auto* other = dynamic_cast<PooledStorage*>(&source);
+    if (other == nullptr || other == this) return false;
+    if (!other->shared_) {
+      other->shared_ = std::allocate_shared<SharedBlock>(PoolAllocator<SharedBlock>(other->pool_.shared_from_this()),
+                                                         other->pool_, source.data(), source.bytes());
+    }
+    give_back();
+    shared_ = other->shared_;
+    set_data(data);
+    return true;
+  }
+
+  // Copies even where the others are gone by now: whether they are may depend on the order in which threads run.
+  void unshare() override {
+    if (!shared_) return;
+    std::byte* own = pool_.acquire(bytes());
+    std::memcpy(own, data(), bytes());
+    shared_.reset();
+    set_data(own);
+  }
 
  private:
+  void give_back() {
+    if (!shared_) pool_.release(data(), bytes());
+  }
+
   BlockPool& pool_;
+  std::shared_ptr<SharedBlock> shared_;  // null = the block is this storage's alone
 };
 
 using CopyLoop = StridedLoop<2>;

@@ -1,7 +1,8 @@
-// The movement itself: rows copied between host-addressable buffers, and the checksums that show a buffer changed while
-// it was being sent.
+// The movement itself: rows copied between host-addressable buffers, or shared where many or large buffers would end up
+// with the same bytes; and the checksums that show a buffer changed while it was being sent.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/checksum.h"
@@ -27,37 +28,50 @@ std::int64_t offset_for(const Post& sender, const Post& receiver) {
   return sender.send_offsets[static_cast<std::size_t>(receiver.member)];
 }
 
-// all_gather and all_to_all: the rows of all members, in member order.
+// all_to_all: what the members have for the receiver, in member order.
 void deliver_from_all(const Call& call, const Post& receiver) {
-  const bool personal = receiver.request.operation == Operation::all_to_all;
   std::int64_t to = 0;
   for (const std::shared_ptr<Post>& sender : call.posts) {
     const std::int64_t rows = receiver.request.receive_rows[static_cast<std::size_t>(sender->member)];
-    copy_rows(*sender, personal ? offset_for(*sender, receiver) : 0, receiver, to, rows);
+    copy_rows(*sender, offset_for(*sender, receiver), receiver, to, rows);
     to += rows;
   }
 }
 
 bool is_unchanged(const Post& post) { return checksum_of(post.request.send) == post.checksum; }
 
-// Fills the receive buffer of one member.
+// Makes `receive` hold the bytes of `sent`, without moving them where that is possible and worth it.
+void take_over(const Tensor& receive, const Tensor& sent) {
+  constexpr std::size_t kWorthSharing = 16 * 1024;
+  const std::size_t bytes = receive.bytes();
+  if (bytes == 0) return;
+  const bool is_whole = receive.bytes() == receive.storage()->bytes();
+  if (is_whole && bytes >= kWorthSharing && receive.storage()->share(*sent.storage(), sent.data())) return;
+  std::memcpy(receive.data(), sent.data(), bytes);
+}
+
+// Fills the receive buffer of one member, which is nobody else's.
 void deliver(const Call& call, const Post& receiver) {
   const Request& request = receiver.request;
-  switch (request.operation) {
-    case Operation::all_gather:
-    case Operation::all_to_all: deliver_from_all(call, receiver); break;
-    case Operation::broadcast: copy_rows(post_of(call, request.root), 0, receiver, 0, rows_of(request.receive)); break;
-    case Operation::scatter: {
-      const Post& root = post_of(call, request.root);
-      copy_rows(root, offset_for(root, receiver), receiver, 0, rows_of(request.receive));
-      break;
+  if (request.operation == Operation::all_to_all) return deliver_from_all(call, receiver);
+  const Post& root = post_of(call, request.root);
+  copy_rows(root, offset_for(root, receiver), receiver, 0, rows_of(request.receive));
+}
+
+// all_gather: all members have the same rows in the end, so they are put together once.
+void deliver_to_all(const Call& call) {
+  const Post& first = post_of(call, 0);
+  const auto members = static_cast<std::int64_t>(call.posts.size());
+  std::vector<std::int64_t> offsets(call.posts.size(), 0);
+  const std::vector<std::int64_t>& rows = first.request.receive_rows;
+  std::partial_sum(rows.begin(), rows.end() - 1, offsets.begin() + 1);
+  for_ranges(members, first.request.receive.numel() / members, [&](std::int64_t from, std::int64_t to) {
+    for (auto member = static_cast<std::size_t>(from); member < static_cast<std::size_t>(to); ++member) {
+      copy_rows(*call.posts[member], 0, first, offsets[member], rows[member]);
     }
-    case Operation::exchange:
-      if (request.from >= 0) copy_rows(post_of(call, request.from), 0, receiver, 0, rows_of(request.receive));
-      break;
-    case Operation::barrier:
-    case Operation::all_gather_numbers:
-    case Operation::split: break;
+  });
+  for (const std::shared_ptr<Post>& post : call.posts) {
+    if (post->member != 0) take_over(post->request.receive, first.request.receive);
   }
 }
 
@@ -78,31 +92,38 @@ void check_unchanged(const Post& post) {
 }
 
 void move_data(const Call& call) {
-  const Operation operation = call.first->request.operation;
   const auto members = static_cast<std::int64_t>(call.posts.size());
   const Tensor& received = call.first->request.receive;
   const std::int64_t steps = received.defined() ? received.numel() : 1;
-  // What each member sent is read for the check just before it is copied, where one member alone receives it.
-  const bool has_one_receiver = operation == Operation::exchange;
   std::vector<char> unchanged(call.posts.size(), 1);
-  const auto check = [&](int member) {
-    unchanged[static_cast<std::size_t>(member)] = is_unchanged(post_of(call, member)) ? 1 : 0;
-  };
-  if (!has_one_receiver) {
-    for_ranges(members, steps, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t member = first; member < last; ++member) check(static_cast<int>(member));
-    });
-  }
-  // Receivers have buffers of their own, so that they can be filled at once.
   for_ranges(members, steps, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t member = first; member < last; ++member) {
-      const Post& receiver = post_of(call, static_cast<int>(member));
-      if (has_one_receiver && receiver.request.from >= 0) check(receiver.request.from);
-      deliver(call, receiver);
+    for (auto member = static_cast<std::size_t>(first); member < static_cast<std::size_t>(last); ++member) {
+      unchanged[member] = is_unchanged(*call.posts[member]) ? 1 : 0;
     }
   });
   for (std::size_t member = 0; member < unchanged.size(); ++member) {
     if (unchanged[member] == 0) check_unchanged(*call.posts[member]);
+  }
+  switch (call.first->request.operation) {
+    case Operation::all_gather: return deliver_to_all(call);
+    case Operation::broadcast:
+    case Operation::exchange:
+      for (const std::shared_ptr<Post>& receiver : call.posts) {
+        const Request& request = receiver->request;
+        const int sender = request.operation == Operation::exchange ? request.from : request.root;
+        if (sender >= 0) take_over(request.receive, post_of(call, sender).request.send);
+      }
+      return;
+    case Operation::all_to_all:
+    case Operation::scatter:
+      return for_ranges(members, steps, [&](std::int64_t first, std::int64_t last) {
+        for (auto member = static_cast<std::size_t>(first); member < static_cast<std::size_t>(last); ++member) {
+          deliver(call, *call.posts[member]);
+        }
+      });
+    case Operation::barrier:
+    case Operation::all_gather_numbers:
+    case Operation::split: return;
   }
 }
 

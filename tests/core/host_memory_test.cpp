@@ -116,6 +116,55 @@ TEST(HostDevice, KeepsTheMemoryOfTensorsThatOutliveIt) {
   EXPECT_EQ(survivor.data_as<std::int64_t>()[2], -1);
 }
 
+TEST(HostDevice, SharesBytesUntilOneOfTheTensorsIsWrittenTo) {
+  HostDevice device;
+  const Tensor source = device.empty({4, 2}, kInt64);
+  device.fill(source, 3);
+  const Tensor first = device.empty({2, 2}, kInt64), second = device.empty({2, 2}, kInt64);
+  ASSERT_TRUE(first.storage()->share(*source.storage(), source.narrow(0, 2, 2).data()));
+  ASSERT_TRUE(second.storage()->share(*first.storage(), first.data()));
+  EXPECT_EQ(first.data(), source.narrow(0, 2, 2).data());
+  EXPECT_EQ(second.data(), first.data());
+
+  device.fill(source, 4);
+  EXPECT_NE(first.data(), source.narrow(0, 2, 2).data());
+  EXPECT_EQ(to_host(first).values, std::vector<double>(4, 3));
+  device.fill(first.narrow(0, 0, 1), 5);
+  EXPECT_EQ(to_host(first).values, (std::vector<double>{5, 5, 3, 3}));
+  EXPECT_EQ(to_host(second).values, std::vector<double>(4, 3));
+  EXPECT_EQ(to_host(source).values, std::vector<double>(8, 4));
+}
+
+TEST(HostDevice, KeepsSharedBytesWhenTheTensorTheyCameFromIsGone) {
+  Tensor survivor;
+  {
+    HostDevice device, other;
+    const Tensor source = device.empty({2}, kInt64);
+    device.fill(source, 6);
+    survivor = other.empty({2}, kInt64);
+    ASSERT_TRUE(survivor.storage()->share(*source.storage(), source.data()));
+  }
+  EXPECT_EQ(survivor.data_as<std::int64_t>()[1], 6);
+}
+
+TEST(HostDevice, DoesNotShareBytesThatItDidNotAllocate) {
+  class Foreign final : public Storage {
+   public:
+    explicit Foreign(Device& device) : Storage(device, bytes_.data(), bytes_.size()) {}
+
+   private:
+    std::array<std::byte, 16> bytes_{};
+  };
+  HostDevice device;
+  Foreign foreign(device);
+  const Tensor x = device.empty({2}, kInt64);
+  const std::byte* before = x.data();
+  EXPECT_FALSE(x.storage()->share(foreign, foreign.data()));
+  EXPECT_FALSE(x.storage()->share(*x.storage(), x.data()));
+  EXPECT_FALSE(foreign.share(*x.storage(), x.data()));
+  EXPECT_EQ(x.data(), before);
+}
+
 TEST(HostDevice, TakesNothingFromTheSystemOnceTheSameWorkWasDone) {
   HostDevice device;
   const auto work = [&] {

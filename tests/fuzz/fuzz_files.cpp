@@ -3,6 +3,8 @@
 // with any compiler; meant to run under the address and undefined-behaviour sanitizers.
 //
 //   fuzz_files TARGET COUNT SEED [FILE]      COUNT mutations of the corpus; or FILE as it is, to repeat a finding
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -75,7 +77,7 @@ std::string mutated_header(const std::string& file, const RandomStream& random, 
 }
 
 int fuzz(const FuzzTarget& target, const std::string& name, std::int64_t count, std::uint64_t seed) {
-  const fs::path folder = prepared_folder(name, std::to_string(seed));
+  const fs::path folder = prepared_folder(name, fmt::format("{}_{}", seed, ::getpid()));
   std::vector<std::string> corpus;
   for (const fs::path& path : target.corpus) corpus.push_back(bytes_of(path));
   const RandomStream random(seed, name);
@@ -98,7 +100,7 @@ int fuzz(const FuzzTarget& target, const std::string& name, std::int64_t count, 
 }
 
 int repeat(const FuzzTarget& target, const std::string& name, const fs::path& file) {
-  const fs::path folder = prepared_folder(name, "again");
+  const fs::path folder = prepared_folder(name, fmt::format("again_{}", ::getpid()));
   fs::copy_file(file, folder / target.file_name, fs::copy_options::overwrite_existing);
   const std::string finding = finding_about(target, folder);
   fs::remove_all(folder);

@@ -519,6 +519,35 @@ void large_tensors_arrive_whole(Communicator& world, const Tools& tools) {
   require_rows(received, {{world_rank_of(world, from), 0, kRows}}, "large exchange");
 }
 
+// Writing to what was sent or received, once the operation is waited for, shows nowhere else, also where an
+// implementation moved nothing.
+void writing_afterwards_changes_nobody_elses(Communicator& world, const Tools& tools) {
+  constexpr std::int64_t kRows = 4'001;  // large enough to be worth sharing
+  const int to = (world.rank() + 1) % world.size();
+  const int from = (world.rank() + world.size() - 1) % world.size();
+  const bool writes = world.rank() % 2 == 1;
+  const auto check = [&](std::string_view what, const Tensor& sent, const Tensor& received,
+                         std::span<const RowRange> expected) {
+    if (writes) tools.device->fill(received, 7);
+    collectives::barrier(world, "law: some wrote to what they received");
+    require_rows(sent, {{world.world_rank(), 0, kRows}}, what);
+    if (world.size() > 1) tools.device->fill(sent, 9);
+    collectives::barrier(world, "law: all wrote to what they sent");
+    if (!writes) require_rows(received, expected, what);
+    if (writes)
+      require(downloaded(received.narrow(0, 0, 1)) != bytes_of({{expected[0]}}, kInt64, Shape{3}), "{}", what);
+  };
+  const auto mine = [&] { return own_rows(world, tools, kRows); };
+  const RowRange neighbour{world_rank_of(world, from), 0, kRows}, root{world_rank_of(world, 0), 0, kRows};
+  Tensor sent = mine();
+  check("exchange", sent, collectives::exchange(world, sent, to, from, kRows, "law: exchange").wait(), {{neighbour}});
+  sent = mine();
+  check("broadcast", sent, collectives::broadcast(world, sent, 0, "law: broadcast").wait(), {{root}});
+  sent = mine();
+  check("gather", sent, collectives::all_gather(world, sent, "law: gather").wait(),
+        everyone(world, equal_counts(world, kRows)));
+}
+
 }  // namespace
 
 std::span<const CommunicatorLaw> communicator_laws() {
@@ -550,6 +579,7 @@ std::span<const CommunicatorLaw> communicator_laws() {
       {"OperationsOfSeveralGroupsMayBeInFlight", operations_of_several_groups_may_be_in_flight},
       {"OneTensorMayBeSentSeveralTimesAtOnce", one_tensor_may_be_sent_several_times_at_once},
       {"LargeTensorsArriveWhole", large_tensors_arrive_whole},
+      {"WritingAfterwardsChangesNobodyElses", writing_afterwards_changes_nobody_elses},
   };
   return laws;
 }
