@@ -11,7 +11,8 @@ import time
 
 import torch
 
-ROUNDS = 4
+ROUNDS = 4  # of single operations
+BLOCK_ROUNDS = 2
 SECONDS = 0.5  # of measurement for each side in each round
 
 
@@ -120,13 +121,13 @@ def flux_single_block(text, image):
 
 FLUX_OPERATIONS = 377e9
 
-# Operation, arguments by the names that device_bench gives them, floating-point operations, least ratio.
+# Operation, arguments by the names that device_bench gives them, floating-point operations, least ratio, rounds.
 CASES = [
-    (attention, dict(batch=1, heads=8, tokens=2048, head_dim=64), 4 * 8 * 2048**2 * 64, 0.6),
-    (attention, dict(batch=1, heads=24, tokens=1024, head_dim=128), 4 * 24 * 1024**2 * 128, 0.6),
-    (product, dict(rows=4096, columns=3072, depth=3072), 2 * 4096 * 3072 * 3072, 0.9),
-    (flux_double_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2),
-    (flux_single_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2),
+    (attention, dict(batch=1, heads=8, tokens=2048, head_dim=64), 4 * 8 * 2048**2 * 64, 0.6, ROUNDS),
+    (attention, dict(batch=1, heads=24, tokens=1024, head_dim=128), 4 * 24 * 1024**2 * 128, 0.6, ROUNDS),
+    (product, dict(rows=4096, columns=3072, depth=3072), 2 * 4096 * 3072 * 3072, 0.9, ROUNDS),
+    (flux_double_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2, BLOCK_ROUNDS),
+    (flux_single_block, dict(text=512, image=1024), FLUX_OPERATIONS, 1 / 1.2, BLOCK_ROUNDS),
 ]
 
 
@@ -141,8 +142,11 @@ def torch_seconds(call):
     return best
 
 
-def our_seconds(program, name):
-    """The best of several repetitions; raises where device_bench finds its own result wrong."""
+def our_figures(program, name):
+    """Seconds, the best of several repetitions, and peak memory in bytes where device_bench measures it.
+
+    Raises where device_bench finds its own result wrong.
+    """
     command = [
         program,
         f"--benchmark_filter=^{name}/real_time$",
@@ -155,34 +159,48 @@ def our_seconds(program, name):
     failed = [run["error_message"] for run in runs if run.get("error_occurred")]
     if failed or not runs:
         raise SystemExit(f"compare_torch: {program} {name}: {failed[0] if failed else 'no such benchmark'}")
-    return min(run["real_time"] for run in runs) / 1e3  # reported in milliseconds
+    seconds = min(run["real_time"] for run in runs) / 1e3  # reported in milliseconds
+    return seconds, max(run.get("peak_bytes", 0.0) for run in runs)
 
 
-def compare(program, make, sizes, operations, bar, threads):
+def torch_peak_bytes(call):
+    """The peak of this process in one call, with its weights and all that PyTorch itself takes."""
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+    call()
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+
+
+def compare(program, make, sizes, operations, bar, rounds, threads):
     arguments = {**sizes, "threads": threads}
     name = "/".join([make.__name__] + [f"{key}:{value}" for key, value in arguments.items()])
     torch.set_num_threads(threads)
     call = make(**sizes)
     ours = theirs = float("inf")
-    for _ in range(ROUNDS):
-        ours = min(ours, our_seconds(program, name))
+    for _ in range(rounds):
+        seconds, peak = our_figures(program, name)
+        ours = min(ours, seconds)
         theirs = min(theirs, torch_seconds(call))
     ratio = theirs / ours
     verdict = "holds" if ratio >= bar else "MISSES"
     speeds = f"{operations / ours / 1e9:8.0f} {operations / theirs / 1e9:8.0f}"
     print(f"{name:<68} {speeds} {ratio:7.2f} {bar:7.2f}  {verdict}", flush=True)
+    if peak:
+        print(f"  peak memory of the process, weights included: ours {peak / 1e9:.2f} GB,", end=" ")
+        print(f"PyTorch {torch_peak_bytes(call) / 1e9:.2f} GB", flush=True)
     return ratio >= bar
 
 
 def main():
     program = sys.argv[1]
     cores = len(os.sched_getaffinity(0))
-    print(f"CPU device against PyTorch {torch.__version__}, float32, GFLOP/s, best of {ROUNDS} alternating rounds")
+    print(f"CPU device against PyTorch {torch.__version__}, float32, GFLOP/s, best of {ROUNDS} alternating rounds (blocks: {BLOCK_ROUNDS})")
     print(f"{'operation':<68} {'ours':>8} {'PyTorch':>8} {'ratio':>7} {'bar':>7}")
     with torch.no_grad():
         held = [
-            compare(program, make, sizes, operations, bar, threads)
-            for make, sizes, operations, bar in CASES
+            compare(program, *case, threads)
+            for case in CASES
             for threads in sorted({1, cores})
         ]
     return 0 if all(held) else 1

@@ -13,6 +13,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "bench/peak_memory.h"
 #include "core/host_memory.h"
 #include "core/json.h"
 #include "core/ops.h"
@@ -118,51 +119,93 @@ Json flux_config(int double_blocks, int single_blocks) {
   return config;
 }
 
-// A tree with random weights and the arguments of one of its blocks.
+// A tree with the given weights, of which one block is used.
 struct Block {
   std::unique_ptr<Module> tree;
   Module* block = nullptr;
-  Arguments arguments;
-  Outputs run() const { return block->call(arguments); }
 };
 
-Block flux_block(Device& device, DType dtype, bool is_double, std::int64_t text, std::int64_t image) {
-  const ModelContext context{&device, dtype, TablePrecision::float64};
+Block flux_block(const Json& config, bool is_double, const ModelState& weights, const ModelContext& context) {
   Block made;
-  made.tree = find_model_type("flux").create(flux_config(is_double ? 1 : 0, is_double ? 0 : 1), context);
-  assign_state(*made.tree, random_state(*made.tree, 1, context));
+  made.tree = find_model_type("flux").create(config, context);
+  assign_state(*made.tree, weights);
   made.block = made.tree->find_module(is_double ? "transformer_blocks.0" : "single_transformer_blocks.0");
-  HostDevice host;
-  const auto input = [&](std::string_view name, const Shape& shape) {
-    return ops::from_doubles(device, ops::to_doubles(random_input(host, 1, name, shape)), shape, dtype);
-  };
-  const std::int64_t width = kFluxHeads * kFluxHeadDim;
-  const Shape table{text + image, kFluxHeadDim};
-  made.arguments = {{Name("hidden_states"), input("x", {1, image, width})},
-                    {Name("encoder_hidden_states"), input("y", {1, text, width})},
-                    {Name("temb"), input("temb", {1, width})},
-                    {Name("image_rotary_emb"), std::vector<Tensor>{input("cosine", table), input("sine", table)}}};
   return made;
 }
 
-void flux_block_benchmark(benchmark::State& state, bool is_double) {
-  const std::int64_t text = state.range(0), image = state.range(1);
-  omp_set_num_threads(static_cast<int>(state.range(2)));
-  Devices devices;
-  {
-    // Few tokens stand for many: every layer and every head is used.
-    const Block fast = flux_block(*devices.cpu, kFloat32, is_double, 8, 16);
-    const Block exact = flux_block(*devices.reference, kFloat64, is_double, 8, 16);
-    const Tensor computed = fast.run().tensors.back(), expected = exact.run().tensors.back();
-    if (!passes(state, relative_difference(computed, expected))) return;
-  }
-  const Block block = flux_block(*devices.cpu, kFloat32, is_double, text, image);
-  block.run();
-  for (auto _ : state) benchmark::DoNotOptimize(block.run().tensors.back().data_as<float>());
+Arguments block_arguments(const ModelContext& context, std::int64_t text, std::int64_t image) {
+  HostDevice host;
+  const auto input = [&](std::string_view name, const Shape& shape) {
+    return ops::from_doubles(*context.device, ops::to_doubles(random_input(host, 1, name, shape)), shape,
+                             context.dtype);
+  };
+  const std::int64_t width = kFluxHeads * kFluxHeadDim;
+  const Shape table{text + image, kFluxHeadDim};
+  return {{Name("hidden_states"), input("x", {1, image, width})},
+          {Name("encoder_hidden_states"), input("y", {1, text, width})},
+          {Name("temb"), input("temb", {1, width})},
+          {Name("image_rotary_emb"), std::vector<Tensor>{input("cosine", table), input("sine", table)}}};
 }
 
-void flux_double_block(benchmark::State& state) { flux_block_benchmark(state, true); }
-void flux_single_block(benchmark::State& state) { flux_block_benchmark(state, false); }
+// The same numbers in another type on another device.
+ModelState converted(const ModelState& weights, const ModelContext& context) {
+  ModelState result{.names = weights.names, .tensors = {}, .dtype = context.dtype};
+  for (const auto& tensor : weights.tensors) {
+    std::vector<std::byte> bytes(tensor->bytes());
+    tensor->device().download(bytes, *tensor);
+    const Tensor moved = context.device->upload(bytes, tensor->shape(), tensor->dtype());
+    result.tensors.push_back(std::make_shared<const Tensor>(ops::cast(moved, context.dtype)));
+  }
+  return result;
+}
+
+// A block with random weights, compared once with the reference; the weights take longer than what is measured.
+class CheckedBlock {
+ public:
+  explicit CheckedBlock(bool is_double) {
+    const Json config = flux_config(is_double ? 1 : 0, is_double ? 0 : 1);
+    const std::unique_ptr<Module> declared = find_model_type("flux").create(config, context_);
+    const ModelState weights = random_state(*declared, 1, context_);
+    block_ = flux_block(config, is_double, weights, context_);
+    // Few tokens stand for many: every layer and every head is used.
+    const std::unique_ptr<Device> reference = make_reference_device(kFloat64);
+    const ModelContext exactly{reference.get(), kFloat64, TablePrecision::float64};
+    const Block exact = flux_block(config, is_double, converted(weights, exactly), exactly);
+    const Tensor computed = call(block_arguments(context_, 8, 16));
+    const Tensor expected = exact.block->call(block_arguments(exactly, 8, 16)).tensors.back();
+    difference_ = relative_difference(computed, expected);
+  }
+
+  Tensor call(const Arguments& arguments) const { return block_.block->call(arguments).tensors.back(); }
+  const ModelContext& context() const { return context_; }
+  double difference() const { return difference_; }
+
+ private:
+  std::unique_ptr<Device> device_ = make_cpu_device();
+  ModelContext context_{device_.get(), kFloat32, TablePrecision::float64};
+  Block block_;
+  double difference_ = 0.0;
+};
+
+void flux_block_benchmark(benchmark::State& state, const CheckedBlock& block) {
+  omp_set_num_threads(static_cast<int>(state.range(2)));
+  if (!passes(state, block.difference())) return;
+  const Arguments arguments = block_arguments(block.context(), state.range(0), state.range(1));
+  bench::forget_own_peak();
+  block.call(arguments);
+  for (auto _ : state) benchmark::DoNotOptimize(block.call(arguments).data_as<float>());
+  state.counters["peak_bytes"] = static_cast<double>(bench::own_peak_bytes());
+}
+
+void flux_double_block(benchmark::State& state) {
+  static const CheckedBlock block(true);
+  flux_block_benchmark(state, block);
+}
+
+void flux_single_block(benchmark::State& state) {
+  static const CheckedBlock block(false);
+  flux_block_benchmark(state, block);
+}
 
 void one_and_all_threads(benchmark::internal::Benchmark* registered, const std::vector<std::int64_t>& sizes) {
   const std::int64_t cores = omp_get_num_procs();

@@ -2,8 +2,6 @@
 // of attention, of which every one is compared with the dense result; 1,024 ranks that hold a FLUX tree each; and a
 // float32 verification of a large export, whose peak is set beside that of the same work on one rank.
 // usage: many_ranks [PART [EXPORT_DIR]]     without a part: all of them, as rows
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -140,21 +138,6 @@ ChildRun measure(std::vector<std::string> words) {
 
 double gigabytes(std::size_t bytes) { return 1e-9 * static_cast<double>(bytes); }
 
-class TemporaryExport {
- public:
-  TemporaryExport() : folder_(std::filesystem::temp_directory_path() / fmt::format("many_ranks-{}", getpid())) {}
-  ~TemporaryExport() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  TemporaryExport(const TemporaryExport&) = delete;
-  TemporaryExport& operator=(const TemporaryExport&) = delete;
-  std::string folder() const { return folder_.string(); }
-
- private:
-  std::filesystem::path folder_;
-};
-
 void measure_attention(bench::Figures& figures, const std::string& rotate_method) {
   const std::string name = fmt::format("attention, 1024 ranks (32 x 32, {}), every rank compared", rotate_method);
   const ChildRun run = measure({rotate_method});
@@ -169,7 +152,7 @@ int measure_all() {
   const ChildRun trees = measure({"trees"});
   figures.at_most("trees of a FLUX of 2 + 2 blocks, 1024 ranks: failures", trees.status, 0, "");
   figures.at_most("trees of a FLUX of 2 + 2 blocks, 1024 ranks: peak", gigabytes(trees.peak_bytes), 1, "GB");
-  const TemporaryExport made;
+  const bench::TemporaryExport made("many_ranks");
   const ChildRun writer = measure({"write", made.folder()});
   const ChildRun one = measure({"one_rank", made.folder()});
   const ChildRun eight = measure({"verified", made.folder()});

@@ -1,6 +1,6 @@
 // Peak resident memory of programs, measured from outside: a command runs as a child process, and the system tells its
-// peak when it has ended (wait4). Inside a process the peak never falls, so that figures of several steps need a child
-// each.
+// peak when it has ended (wait4). Inside a process the peak falls only
+// where the system can forget it, so that figures of several steps have a child each.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,10 @@ struct ChildRun {
 // concerns standard output only. Throws usage_error for an empty command and for one that cannot be started.
 ChildRun run_child(std::span<const std::string> command, ChildOutput output);
 
-// The peak of this process so far.
+// The peak of this process so far, or since the last forget_own_peak().
 std::size_t own_peak_bytes();
+// Starts the peak anew from what is resident now, where the system can; otherwise it stays too large.
+void forget_own_peak();
 
 // The path of the running program, to start it again with other arguments.
 std::string own_program();

@@ -1,5 +1,7 @@
 #include "bench/synthetic_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -211,6 +213,14 @@ SyntheticExport synthetic_export_from(std::span<const std::string> words) {
   }
   SHARDPROOF_CHECK(!options.folder.empty(), usage_error, "no folder was named");
   return options;
+}
+
+TemporaryExport::TemporaryExport(const std::string& program)
+    : folder_(std::filesystem::temp_directory_path() / fmt::format("{}-{}", program, getpid())) {}
+
+TemporaryExport::~TemporaryExport() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 std::int64_t write_synthetic_export(const SyntheticExport& options) {

@@ -33,4 +33,17 @@ SyntheticExport synthetic_export_from(std::span<const std::string> words);
 // usage_error for options that cannot be, file_error for a folder that cannot be written.
 std::int64_t write_synthetic_export(const SyntheticExport& options);
 
+// The name of a folder for an export that is removed at the end of the scope. Not created.
+class TemporaryExport {
+ public:
+  explicit TemporaryExport(const std::string& program);
+  ~TemporaryExport();
+  TemporaryExport(const TemporaryExport&) = delete;
+  TemporaryExport& operator=(const TemporaryExport&) = delete;
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
 }  // namespace shardproof::bench

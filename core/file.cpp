@@ -143,6 +143,14 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   data_ = static_cast<const std::byte*>(address);
 }
 
+void MappedFile::forget(std::span<const std::byte> bytes) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = (static_cast<std::size_t>(bytes.data() - data_) + page - 1) / page * page;
+  const auto last = (static_cast<std::size_t>(bytes.data() - data_) + bytes.size()) / page * page;
+  if (first >= last) return;
+  ::madvise(const_cast<std::byte*>(data_ + first), last - first, MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }

@@ -30,6 +30,8 @@ class MappedFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Gives the memory that holds these bytes back to the system; they are read again when they are next used.
+  void forget(std::span<const std::byte> bytes) const;
 
  private:
   std::filesystem::path path_;

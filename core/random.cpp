@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/host_parallel.h"
 
 namespace shardproof {
 
@@ -14,6 +15,8 @@ __extension__ using Unsigned128 = unsigned __int128;
 constexpr std::uint32_t low_half(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
 constexpr std::uint32_t high_half(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32U); }
 constexpr std::uint64_t joined(std::uint32_t low, std::uint32_t high) { return std::uint64_t{high} << 32U | low; }
+
+constexpr std::int64_t kStepsOfADraw = 32;
 
 // The upper 53 bits as a multiple of 2^-53 in [0, 1).
 double unit_interval(std::uint64_t bits) { return static_cast<double>(bits >> 11U) * 0x1p-53; }
@@ -87,18 +90,28 @@ std::int64_t RandomStream::below(std::uint64_t index, std::int64_t n) const {
 }
 
 void RandomStream::fill_uniform(std::span<double> values, std::uint64_t first) const {
-  for (double& value : values) value = uniform(first++);
+  for_ranges(static_cast<std::int64_t>(values.size()), kStepsOfADraw, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      values[i] = uniform(first + i);
+    }
+  });
 }
 
 void RandomStream::fill_normal(std::span<double> values, std::uint64_t first) const {
-  std::size_t i = 0;
-  if (first % 2 == 1 && !values.empty()) values[i++] = normal(first);
-  for (; i + 1 < values.size(); i += 2) {
-    const std::array<double, 2> pair = normal_pair((first + i) / 2);
-    values[i] = pair[0];
-    values[i + 1] = pair[1];
+  // Normal values are drawn in pairs, the first of which has an even index.
+  if (first % 2 == 1 && !values.empty()) {
+    values[0] = normal(first++);
+    values = values.subspan(1);
   }
-  if (i < values.size()) values[i] = normal(first + i);
+  for_ranges(static_cast<std::int64_t>(values.size() / 2), 2 * kStepsOfADraw,
+             [&](std::int64_t begin, std::int64_t end) {
+               for (auto pair = static_cast<std::size_t>(begin); pair < static_cast<std::size_t>(end); ++pair) {
+                 const std::array<double, 2> drawn = normal_pair(first / 2 + pair);
+                 values[2 * pair] = drawn[0];
+                 values[2 * pair + 1] = drawn[1];
+               }
+             });
+  if (values.size() % 2 == 1) values.back() = normal(first + values.size() - 1);
 }
 
 }  // namespace shardproof

@@ -259,28 +259,48 @@ Tensor SafetensorsFile::tensor(std::string_view name, Device& device) const {
   const std::span<const std::byte> bytes = data_of(entry);
   check_values(entry, bytes);
   bytes_read_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  return device.upload(bytes, entry.shape, entry.dtype);
+  const Tensor tensor = device.upload(bytes, entry.shape, entry.dtype);
+  map_->forget(bytes);
+  return tensor;
 }
 
 Tensor SafetensorsFile::slice(std::string_view name, std::span<const AxisRange> ranges, Device& device) const {
   const SafetensorsEntry& entry = at(name);
   const Region region = region_of(entry, ranges);
+  bytes_read_.fetch_add(static_cast<std::size_t>(region.lengths.numel()) * entry.dtype.size(),
+                        std::memory_order_relaxed);
+  if (Tensor part = mapped_tensor(entry, device); part.defined()) {
+    for (int axis = 0; axis < region.starts.rank(); ++axis) {
+      part = part.narrow(axis, region.starts[axis], region.lengths[axis]);
+    }
+    const Tensor copy = device.empty(region.lengths, entry.dtype);
+    device.copy(copy, part);
+    map_->forget(data_of(entry));
+    check_values(entry, {copy.data(), copy.bytes()});
+    return copy;
+  }
   std::vector<std::byte> bytes(static_cast<std::size_t>(region.lengths.numel()) * entry.dtype.size());
   copy_region(bytes, data_of(entry), entry, region);
+  map_->forget(data_of(entry));
   check_values(entry, bytes);
-  bytes_read_.fetch_add(bytes.size(), std::memory_order_relaxed);
   return device.upload(bytes, region.lengths, entry.dtype);
+}
+
+Tensor SafetensorsFile::mapped_tensor(const SafetensorsEntry& entry, Device& device) const {
+  const std::span<const std::byte> bytes = data_of(entry);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % entry.dtype.size() == 0;
+  const bool on_host = dynamic_cast<HostDevice*>(&device) != nullptr && device.supports(entry.dtype);
+  if (!aligned || !on_host) return {};
+  return Tensor(std::make_shared<MappedStorage>(device, map_, bytes), entry.dtype, entry.shape,
+                entry.shape.contiguous_strides(), 0);
 }
 
 Tensor SafetensorsFile::tensor_view(std::string_view name, Device& device) const {
   const SafetensorsEntry& entry = at(name);
-  const std::span<const std::byte> bytes = data_of(entry);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % entry.dtype.size() == 0;
-  const bool on_host = dynamic_cast<HostDevice*>(&device) != nullptr && device.supports(entry.dtype);
-  if (!aligned || !on_host) return tensor(name, device);
-  check_values(entry, bytes);
-  return Tensor(std::make_shared<MappedStorage>(device, map_, bytes), entry.dtype, entry.shape,
-                entry.shape.contiguous_strides(), 0);
+  const Tensor view = mapped_tensor(entry, device);
+  if (!view.defined()) return tensor(name, device);
+  check_values(entry, data_of(entry));
+  return view;
 }
 
 namespace {

@@ -77,6 +77,8 @@ class SafetensorsFile {
   std::span<const std::byte> data_of(const SafetensorsEntry& entry) const {
     return data_.subspan(entry.begin, entry.end - entry.begin);
   }
+  // No tensor where the device cannot use the file's own memory.
+  Tensor mapped_tensor(const SafetensorsEntry& entry, Device& device) const;
   void check_values(const SafetensorsEntry& entry, std::span<const std::byte> bytes) const;
 
   std::shared_ptr<const MappedFile> map_;

@@ -41,11 +41,22 @@ bool is_norm_of_queries_or_keys(const std::string& name) {
   return false;
 }
 
-double drawn_value(const std::string& name, const Shape& shape, double normal) {
+// The distribution of a parameter's values, from those of the normal one.
+struct Distribution {
+  double mean = 0.0, deviation = 1.0, factor = 1.0, divisor = 1.0;
+  // Rounded to float32, so that runs in different types have the same weights as far as their types allow.
+  double from(double normal) const {
+    return static_cast<double>(static_cast<float>((mean + deviation * normal) * factor / divisor));
+  }
+};
+
+Distribution distribution_of(const std::string& name, const Shape& shape) {
   const bool is_table = name.ends_with("table") || name.ends_with("pos_embed");
-  if (name.ends_with("bias") || is_table) return 0.5 * normal;
-  if (shape.rank() == 1) return (1.0 + 0.3 * normal) * (is_norm_of_queries_or_keys(name) ? 1.5 : 1.0);
-  return normal / std::sqrt(static_cast<double>(shape.numel() / shape[0]));
+  if (name.ends_with("bias") || is_table) return {.deviation = 0.5};
+  if (shape.rank() == 1) {
+    return {.mean = 1.0, .deviation = 0.3, .factor = is_norm_of_queries_or_keys(name) ? 1.5 : 1.0};
+  }
+  return {.divisor = std::sqrt(static_cast<double>(shape.numel() / shape[0]))};
 }
 
 // Reads every parameter of `declared` by `read`, once the files are known to hold it in its whole shape.
@@ -123,11 +134,20 @@ ModelState load_sharded_state(Module& declared, const WeightFiles& files, const 
 }
 
 Tensor random_parameter(const std::string& path, const Shape& shape, std::uint64_t seed, Device& device, DType dtype) {
-  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
-  RandomStream(seed, path).fill_normal(values);
-  // Rounded to float32 first, so that runs in different types have the same weights as far as their types allow.
-  for (double& value : values) value = static_cast<double>(static_cast<float>(drawn_value(path, shape, value)));
-  return ops::from_doubles(device, values, shape, dtype);
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;  // values that wait as doubles
+  const Distribution distribution = distribution_of(path, shape);
+  const RandomStream random(seed, path);
+  const std::int64_t count = shape.numel();
+  const Tensor flat = device.empty({count}, dtype);
+  std::vector<double> values;
+  for (std::int64_t first = 0; first < count; first += kAtOnce) {
+    values.resize(static_cast<std::size_t>(std::min(kAtOnce, count - first)));
+    random.fill_normal(values, static_cast<std::uint64_t>(first));
+    for (double& value : values) value = distribution.from(value);
+    const auto length = static_cast<std::int64_t>(values.size());
+    ops::copy_into(flat.narrow(0, first, length), device.upload(std::as_bytes(std::span(values)), {length}, kFloat64));
+  }
+  return flat.view(shape);
 }
 
 ModelState random_state(Module& declared, std::uint64_t seed, const ModelContext& context) {
