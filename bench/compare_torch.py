@@ -195,7 +195,8 @@ def compare(program, make, sizes, operations, bar, rounds, threads):
 def main():
     program = sys.argv[1]
     cores = len(os.sched_getaffinity(0))
-    print(f"CPU device against PyTorch {torch.__version__}, float32, GFLOP/s, best of {ROUNDS} alternating rounds (blocks: {BLOCK_ROUNDS})")
+    print(f"CPU device against PyTorch {torch.__version__}, float32, GFLOP/s,", end=" ")
+    print(f"best of {ROUNDS} alternating rounds (blocks: {BLOCK_ROUNDS})")
     print(f"{'operation':<68} {'ours':>8} {'PyTorch':>8} {'ratio':>7} {'bar':>7}")
     with torch.no_grad():
         held = [

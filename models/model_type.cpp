@@ -51,23 +51,6 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 
 }  // namespace
 
-const std::vector<ModelType>& model_types() {
-  static const std::vector<ModelType> kTypes{
-      chronoedit_model_type(),   // ChronoEdit
-      flux_model_type(),         // FLUX.1
-      flux2_model_type(),        // FLUX.2
-      helios_model_type(),       // Helios
-      ltx_model_type(),          // LTX
-      ltx2_model_type(),         // LTX-2
-      minimax_h3_model_type(),   // MiniMax-H3
-      probe_model_type(),        // no product of anybody
-      qwenimage_model_type(),    // Qwen-Image
-      qwenimage21_model_type(),  // Qwen-Image 2.1
-      wan_model_type(),          // Wan
-  };
-  return kTypes;
-}
-
 const ModelType& find_model_type(std::string_view name) {
   std::string known;
   for (const ModelType& type : model_types()) {

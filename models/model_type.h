@@ -50,6 +50,7 @@ struct ModelType {
   std::function<std::vector<ModelCase>(std::uint64_t seed, Device& host)> hostile_cases;
 };
 
+// All models, in the order of models/CMakeLists.txt.
 const std::vector<ModelType>& model_types();
 // By class name or short name; usage_error listing what exists.
 const ModelType& find_model_type(std::string_view name);
@@ -62,18 +63,5 @@ Arguments prepared_arguments(const Module& module, const Arguments& raw, const M
 // Normal values of a given deviation from (seed, name), on the host in float32. For hostile cases.
 Tensor random_input(Device& host, std::uint64_t seed, std::string_view name, const Shape& shape,
                     double deviation = 1.0);
-
-// Registration functions of the models, one a file.
-ModelType chronoedit_model_type();
-ModelType flux_model_type();
-ModelType flux2_model_type();
-ModelType helios_model_type();
-ModelType ltx_model_type();
-ModelType ltx2_model_type();
-ModelType minimax_h3_model_type();
-ModelType probe_model_type();
-ModelType qwenimage_model_type();
-ModelType qwenimage21_model_type();
-ModelType wan_model_type();
 
 }  // namespace shardproof

@@ -10,6 +10,7 @@ packages=(
   libdnnl-dev libxxhash-dev                                    # float32 products, checksums
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev # tests and benchmarks
   libopenmpi-dev openmpi-bin                                   # real ranks: processes of mpirun
+  python3-venv                                                 # the exporter's test against the real package
 )
 
 fail() {
