@@ -63,8 +63,7 @@ shardproof_dependency("MPI" "${shardproof_mpi_version}" "libopenmpi-dev openmpi-
 shardproof_dependency("GoogleTest" "${GTest_VERSION}" "libgtest-dev libgmock-dev" tests "tests")
 shardproof_dependency("RapidCheck" "${rapidcheck_VERSION}" "librapidcheck-dev" tests "laws for random configurations")
 shardproof_dependency("Google Benchmark" "${benchmark_VERSION}" "libbenchmark-dev" tests "benchmarks")
-shardproof_dependency("Python" "" "python3-venv" tests
-  "environments of the exporter's test and of the comparison with PyTorch")
+shardproof_dependency("Python" "" "python3-venv" tests "the test of the exporter, the comparison with PyTorch")
 shardproof_dependency("g++" "${CMAKE_CXX_COMPILER_VERSION}" "build-essential g++" tools "the compiler, for C++20")
 shardproof_dependency("CMake" "${CMAKE_VERSION}" "cmake" tools "the build")
 shardproof_dependency("Ninja" "" "ninja-build" tools "the build")
