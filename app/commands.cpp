@@ -82,9 +82,15 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
   return outcome;
 }
 
-// Without a named configuration `plan` shows one that admits every length.
+// Without a named configuration `plan` shows one that admits every length; for a model that has only a tensor-parallel
+// plan, the smallest degree.
 ParallelConfig plan_configuration(const RunRequest& request, const Options& options, Report& report) {
   if (request.configurations.is_named) return request.configurations.list.front();
+  const ParallelPlans& plans = request.plans;
+  if (plans.tp && (!plans.cp || plans.cp->entries.empty())) {
+    report.notes.push_back("no configuration was named: this is tp_degree 2");
+    return {.tensor_parallel_config = TensorParallelConfig{.tp_degree = 2}};
+  }
   report.notes.push_back("no configuration was named: this is ring_degree 2 with ring_anything");
   return {.context_parallel_config = ContextParallelConfig{.ring_degree = 2,
                                                            .convert_to_fp32 = options.convert_to_fp32,

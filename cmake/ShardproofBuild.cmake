@@ -46,6 +46,7 @@ function(shardproof_library folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(shardproof_${folder} STATIC ${ARG_SOURCES})
   add_library(shardproof::${folder} ALIAS shardproof_${folder})
+  target_compile_features(shardproof_${folder} PUBLIC cxx_std_20)
   target_include_directories(shardproof_${folder} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(shardproof_${folder}
     PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:shardproof_build_flags> ${ARG_PRIVATE})

@@ -164,7 +164,7 @@ class Printer {
                 {result.mode},
                 {short_mesh(result.mesh)},
                 {has_ring(result) ? result.rotate_method : "-"},
-                {sizes_text(result.tokens_per_rank)},
+                {result.tokens_per_rank.empty() ? "-" : sizes_text(result.tokens_per_rank)},
                 {bytes_text(result.bytes_sent_per_rank)},
                 {std::to_string(result.collectives)},
                 {std::string(verdict_word(result.verdict)), tone_of(result.verdict)},
@@ -331,8 +331,8 @@ class Printer {
     }
     line += numbers;
     if (closest != nullptr) {
-      line += fmt::format("; largest error {:.2e} of {:.1e} allowed ({}, {})", closest->error, closest->tolerance,
-                          printable(closest->case_name), closest->run);
+      line += fmt::format("; closest to its limit: {:.2e} of {:.1e} allowed ({}, {})", closest->error,
+                          closest->tolerance, printable(closest->case_name), closest->run);
     }
     close(line + ".", counts.contains("DISAGREES") ? Tone::bad : counts.contains("AGREES") ? Tone::good : Tone::plain);
   }

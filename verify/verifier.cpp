@@ -93,8 +93,10 @@ bool splits_tokens(const ParallelRun& run) {
 }
 
 void describe_run(const ParallelRun& run, VerificationResult& result) {
+  const bool divides_tokens = std::any_of(run.ranks.begin(), run.ranks.end(),
+                                          [](const RankOutcome& rank) { return rank.attention_tokens > 0; });
   for (const RankOutcome& rank : run.ranks) {
-    result.tokens_per_rank.push_back(rank.attention_tokens);
+    if (divides_tokens) result.tokens_per_rank.push_back(rank.attention_tokens);
     result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, rank.statistics.bytes_sent);
     result.collectives = std::max(result.collectives, rank.statistics.data_calls());
   }

@@ -211,7 +211,8 @@ void expect_types_of_the_contract(const Json& result) {
   EXPECT_TRUE(result.at("seconds").is_double());
   EXPECT_EQ(result.at("figure").is_null(), is_refused);
   EXPECT_EQ(result.at("max_abs").is_null(), is_refused);
-  EXPECT_EQ(result.at("tokens_per_rank").size() == 0, is_refused);
+  const bool divides_tokens = result.at("mode").as_string() != "tp";
+  EXPECT_EQ(result.at("tokens_per_rank").size() == 0, is_refused || !divides_tokens);
   EXPECT_EQ(result.at("reason").as_string().empty(), !is_refused);
   if (is_refused) return;
   EXPECT_TRUE(result.at("figure").is_double());
@@ -318,6 +319,13 @@ TEST(Verify, TakesTensorParallelismAloneAndWithContextParallelism) {
   EXPECT_EQ(entry.at("mesh").as_string(), "tp=2,ring=2,ulysses=1");
   EXPECT_EQ(entry.at("verdict").as_string(), "ROUNDING-EQUIVALENT");
   EXPECT_EQ(run_program({"verify", "flux", "--case", "even", "--mesh", "tp=3,fsdp=2"}).status, 0);
+}
+
+TEST(Verify, TellsNoTokensOfARankThatHasThemAll) {
+  const JsonRun result = run_with_json({"verify", "flux", "--case", "even", "--tp-degree", "2"});
+  EXPECT_EQ(result.run.status, 0);
+  EXPECT_THAT(result.run.output, testing::ContainsRegex("even +tp +tp=2 +- +- +[0-9]"));
+  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("tokens_per_rank").dump(), "[]");
 }
 
 TEST(Verify, RefusesTensorParallelismThatDoesNotDivide) {
@@ -483,6 +491,13 @@ TEST(Plan, TakesARingForUnevenLengthsWhenNoneIsNamed) {
   EXPECT_THAT(run.output, HasSubstr("  - no configuration was named: this is ring_degree 2 with ring_anything\n"));
   EXPECT_THAT(run.output, HasSubstr("  - weights and inputs are drawn, from seed 0\n"));
   EXPECT_THAT(run.output, HasSubstr("hidden_states                    split       1     13  7,6\n"));
+}
+
+TEST(Plan, TakesTensorParallelismForAModelWithNoOtherPlan) {
+  const ProgramRun run = run_program({"plan", "qwenimage21", "--case", "uneven"});
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_THAT(run.output, HasSubstr("  - no configuration was named: this is tp_degree 2\n"));
+  EXPECT_THAT(run.output, HasSubstr("colwise"));
 }
 
 TEST(Plan, ListsSkippedEntries) {

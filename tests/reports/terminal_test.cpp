@@ -189,7 +189,8 @@ TEST(TerminalText, ShowsAnOracle) {
             "trace entries without a counterpart in our model (not compared)\n"
             "  - exports/tiny, base: 0003:pos_embed#1\n"
             "\n"
-            "Our dense model disagrees with the export: 1 AGREES, 1 DISAGREES, 1 NOT CHECKED; largest error 5.00e-01 "
+            "Our dense model disagrees with the export: 1 AGREES, 1 DISAGREES, 1 NOT CHECKED; closest to its "
+            "limit: 5.00e-01 "
             "of 2.0e-05 allowed (base, float64 along the trace).\n");
 }
 
@@ -200,7 +201,8 @@ TEST(TerminalText, TellsSeveralExportsApart) {
   const std::string text = terminal_text(report);
   EXPECT_THAT(text, HasSubstr("source  exports/tiny\n        exports/uneven\n"));
   EXPECT_THAT(text, HasSubstr("\nexports/tiny  base  float32 against fp32"));
-  EXPECT_THAT(text, EndsWith("\nOur dense model agrees with the export: 1 AGREES; largest error 2.50e-06 of 2.0e-05 "
+  EXPECT_THAT(text, EndsWith("\nOur dense model agrees with the export: 1 AGREES; closest to its "
+                             "limit: 2.50e-06 of 2.0e-05 "
                              "allowed (base, float32 against fp32).\n"));
 }
 
