@@ -68,13 +68,17 @@ AttentionResult local_attention(const Tensor& q, const Tensor& k, const Tensor& 
   return {ops::cast(output.out, q.dtype()), return_lse ? output.lse : Tensor()};
 }
 
-bool runs_locally(const AttentionOptions& options, const ContextParallelState* state, std::int64_t queries) {
+AttentionCall call_of(const Tensor& q, const Tensor& k, const AttentionMask& mask) {
+  return {q.shape(), k.shape(), mask.defined() ? mask.values.shape() : Shape(), mask.key_axis, mask.query_axis};
+}
+
+bool runs_locally(const AttentionOptions& options, const ContextParallelState* state, const AttentionCall& call) {
   if (state == nullptr || options.keys == Placement::replicated) return true;
   SHARDPROOF_REFUSE_UNLESS(
       options.queries == Placement::split, unsupported_error,
       "attention of replicated queries against split keys is not supported: every rank would compute the same rows");
   if (!state->is_one_rank()) return false;
-  state->record_attention_exchange(queries);
+  state->record_attention_exchange(call);
   return true;
 }
 
@@ -86,10 +90,11 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   // From the true head width; ranks may hold fewer heads, never narrower ones.
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))));
   const AttentionMask normal = normalised_mask(mask, q, k.size(1));
-  if (runs_locally(options, state, q.size(1))) return local_attention(q, k, v, normal, scale, options.return_lse);
+  const AttentionCall call = call_of(q, k, normal);
+  if (runs_locally(options, state, call)) return local_attention(q, k, v, normal, scale, options.return_lse);
 
   check_mask_for_exchange(normal);
-  state->record_attention_exchange(q.size(1));
+  state->record_attention_exchange(call);
   const SequenceLengths lengths = sequence_lengths(q.size(1), k.size(1), *state);
   const InnerAttention inner = [&](const Tensor& all_q, const Tensor& all_k, const Tensor& all_v,
                                    const AttentionMask& own_mask) {

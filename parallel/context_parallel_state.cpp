@@ -43,8 +43,10 @@ void ContextParallelState::record_omitted(std::string module, std::string argume
 }
 void ContextParallelState::record_applied(AppliedEntry entry) const { add_once(applied_, std::move(entry)); }
 
-void ContextParallelState::record_attention_exchange(std::int64_t queries) const {
-  if (attention_exchanges_++ == 0) attention_tokens_ = queries;
+void ContextParallelState::record_attention_exchange(const AttentionCall& call) const {
+  const auto known = std::find(attention_calls_.begin(), attention_calls_.end(), call);
+  attention_sequence_.push_back(static_cast<int>(known - attention_calls_.begin()));
+  if (known == attention_calls_.end()) attention_calls_.push_back(call);
 }
 
 }  // namespace shardproof

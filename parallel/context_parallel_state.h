@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/communicator.h"
+#include "parallel/attention_mask.h"
 #include "parallel/config.h"
 
 namespace shardproof {
@@ -33,6 +34,15 @@ struct AppliedEntry {
   std::int64_t start = 0;
   std::int64_t local = 0;
   friend bool operator==(const AppliedEntry&, const AppliedEntry&) = default;
+};
+
+// One call of attention that exchanged data, as this rank made it.
+struct AttentionCall {
+  Shape q, k;       // [batch, tokens of this rank, heads, head_dim]
+  Shape mask = {};  // [batch|1, heads|1, queries|1, keys]; no entries: none
+  KeyAxis key_axis = KeyAxis::local;
+  QueryAxis query_axis = QueryAxis::one;
+  friend bool operator==(const AttentionCall&, const AttentionCall&) = default;
 };
 
 class ContextParallelState {
@@ -64,11 +74,14 @@ class ContextParallelState {
   const std::vector<SkippedEntry>& omitted() const { return omitted_; }
   void record_applied(AppliedEntry entry) const;
   const std::vector<AppliedEntry>& applied() const { return applied_; }
-  // Counts attention calls that exchanged data (a plan that splits tokens needs at least one) and keeps the number of
-  // this rank's queries in the first.
-  void record_attention_exchange(std::int64_t queries) const;
-  std::int64_t attention_exchanges() const { return attention_exchanges_; }
-  std::int64_t attention_tokens() const { return attention_tokens_; }
+  // Attention calls that exchanged data (a plan that splits tokens needs at least one).
+  void record_attention_exchange(const AttentionCall& call) const;
+  std::int64_t attention_exchanges() const { return static_cast<std::int64_t>(attention_sequence_.size()); }
+  // The different ones, and in the order in which they were made the number of each among them.
+  const std::vector<AttentionCall>& attention_calls() const { return attention_calls_; }
+  const std::vector<int>& attention_sequence() const { return attention_sequence_; }
+  // This rank's queries in the first of them; 0 if there was none.
+  std::int64_t attention_tokens() const { return attention_calls_.empty() ? 0 : attention_calls_.front().q[1]; }
 
  private:
   ContextParallelState() = default;
@@ -85,8 +98,8 @@ class ContextParallelState {
   mutable std::vector<SkippedEntry> skipped_;
   mutable std::vector<SkippedEntry> omitted_;
   mutable std::vector<AppliedEntry> applied_;
-  mutable std::int64_t attention_exchanges_ = 0;
-  mutable std::int64_t attention_tokens_ = 0;
+  mutable std::vector<AttentionCall> attention_calls_;
+  mutable std::vector<int> attention_sequence_;
 };
 
 }  // namespace shardproof

@@ -55,6 +55,8 @@ void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
   outcome.applied = state->applied();
   outcome.attention_tokens = state->attention_tokens();
   outcome.attention_exchanges = state->attention_exchanges();
+  outcome.attention_calls = state->attention_calls();
+  outcome.attention_sequence = state->attention_sequence();
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ struct RankOutcome {
   std::vector<AppliedShard> shards;
   std::int64_t attention_tokens = 0;
   std::int64_t attention_exchanges = 0;
+  std::vector<AttentionCall> attention_calls;  // the different ones
+  std::vector<int> attention_sequence;         // of all calls, the number among them
   RankStatistics statistics;
 };
 

@@ -99,12 +99,13 @@ TEST(ContextParallelState, RecordsEachSkippedEntryOnceAndCountsExchanges) {
     state.record_skipped({"blocks.0", "timestep", "1 dimension, plan expects 2"});
     state.record_omitted("blocks.0", "mask");
     state.record_omitted("blocks.0", "mask");
-    state.record_attention_exchange(7);
-    state.record_attention_exchange(8);
+    const AttentionCall first{.q = {1, 7, 2, 4}, .k = {1, 9, 2, 4}}, second{.q = {1, 8, 2, 4}, .k = {1, 9, 2, 4}};
+    for (const AttentionCall& call : {first, second, first}) state.record_attention_exchange(call);
     return std::tuple(state.skipped().size(), state.skipped()[1].module, state.omitted().size(),
-                      state.attention_exchanges(), state.attention_tokens());
+                      state.attention_exchanges(), state.attention_tokens(), state.attention_calls().size(),
+                      state.attention_sequence());
   });
-  EXPECT_EQ(records[0], std::tuple(2U, std::string("blocks.0"), 1U, 2, 7));
+  EXPECT_EQ(records[0], std::tuple(2U, std::string("blocks.0"), 1U, 3, 7, 2U, std::vector<int>{0, 1, 0}));
 }
 
 }  // namespace
