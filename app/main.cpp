@@ -15,6 +15,7 @@
 #include "app/output.h"
 #include "app/processor_check.h"
 #include "app/progress.h"
+#include "app/zoo_program.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "reports/json_report.h"
@@ -67,6 +68,7 @@ int run(int count, const char* const* words) {
     write_standard_output(line.text);
     return kVerified;
   }
+  if (line.options->command == Command::zoo) become_zoo_program(words);
   std::unique_ptr<JsonTarget> json;
   if (line.options->json) json = std::make_unique<JsonTarget>(*line.options->json);
   Progress progress;

@@ -172,6 +172,10 @@ class Subcommand {
   }
 
   void check_sources(const std::vector<std::string>& sources) const {
+    SHARDPROOF_CHECK(most_sources_ > 0 || sources.empty(), usage_error,
+                     "{}: '{}' is one word too many; expected options only", command_name(command_),
+                     printable(sources.empty() ? "" : sources.front()));
+    if (most_sources_ == 0) return;
     SHARDPROOF_CHECK(!sources.empty(), usage_error, "{}: {} is missing; expected {}", command_name(command_),
                      source_name_, source_description_);
     SHARDPROOF_CHECK(sources.size() <= most_sources_, usage_error,
@@ -185,7 +189,7 @@ class Subcommand {
   std::vector<std::string> sources_;
   std::string source_name_;
   std::string source_description_;
-  std::size_t most_sources_ = 1;
+  std::size_t most_sources_ = 0;
   std::vector<Entry> entries_;
 };
 
@@ -297,13 +301,22 @@ void add_backend(Subcommand& command, Options& options) {
                 });
 }
 
-constexpr const char* kSubcommands = "oracle, verify, plan or run (--help explains them)";
+void add_zoo(Subcommand& command, Options& options) {
+  command.flag("--list", "only show the faults, and what each models", [&] { options.list = true; });
+  command.value("--only", OptionKind::fault, "NAME", "one fault, by its name (default: a sample)",
+                [&](const std::string&, const std::string& text) { options.fault = text; });
+  command.flag("--full", "all faults instead of a sample", [&] { options.full = true; });
+  command.value("--seed", OptionKind::integer, "N", "of the sample, of weights and of inputs (default 0)",
+                seed_into(options.seed));
+}
+
+constexpr const char* kSubcommands = "oracle, verify, plan, run or zoo (--help explains them)";
 
 // The parser would only say that a subcommand is missing.
 void check_subcommand(int count, const char* const* words) {
   SHARDPROOF_CHECK(count > 1, usage_error, "a subcommand is missing; expected {}", kSubcommands);
   const std::string first = words[1];
-  const bool is_known = first == "oracle" || first == "verify" || first == "plan" || first == "run";
+  const bool is_known = first == "oracle" || first == "verify" || first == "plan" || first == "run" || first == "zoo";
   SHARDPROOF_CHECK(is_known || first.starts_with('-'), usage_error, "'{}' is no subcommand; expected {}",
                    printable(first), kSubcommands);
 }
@@ -324,6 +337,9 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     add_run(commands[i], options, device);
     add_json(commands[i], options);
   }
+  commands.emplace_back(program, Command::zoo, "what verification catches: every fault of a zoo, switched on in turn");
+  add_zoo(commands.back(), options);
+  add_json(commands.back(), options);
   return commands;
 }
 
@@ -340,6 +356,7 @@ std::string_view command_name(Command command) {
     case Command::verify: return "verify";
     case Command::plan: return "plan";
     case Command::run: return "run";
+    case Command::zoo: return "zoo";
   }
   return "?";
 }

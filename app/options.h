@@ -14,7 +14,7 @@
 
 namespace shardproof {
 
-enum class Command : std::uint8_t { oracle, verify, plan, run };
+enum class Command : std::uint8_t { oracle, verify, plan, run, zoo };
 // What carries real ranks.
 enum class Backend : std::uint8_t { mpi };
 std::string_view command_name(Command command);
@@ -40,6 +40,10 @@ struct Options {
   std::uint64_t schedule_seed = 0;
   int workers = 1;
   std::optional<Backend> backend = std::nullopt;  // of run
+  // Of zoo: show the faults; take all instead of a sample; take this one.
+  bool list = false;
+  bool full = false;
+  std::optional<std::string> fault = std::nullopt;
   std::optional<std::string> json = std::nullopt;
 };
 
@@ -50,7 +54,7 @@ struct CommandLine {
 };
 
 // What an option takes; a test feeds every option what its kind must refuse.
-enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file };
+enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file, fault };
 
 struct DeclaredOption {
   Command command = Command::verify;

@@ -243,4 +243,6 @@ SimulationReport run_ranks(const SimulationOptions& options, const std::function
   return Simulation(options, body).run();
 }
 
+bool is_inside_rank() { return running.simulation != nullptr; }
+
 }  // namespace shardproof

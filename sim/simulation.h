@@ -41,4 +41,7 @@ struct SimulationReport {
 // Disagreement between ranks, deadlock and the like are thrown as Rendezvous::settle describes.
 SimulationReport run_ranks(const SimulationOptions& options, const std::function<void(Communicator& world)>& body);
 
+// True inside such a body, on the thread that runs it.
+bool is_inside_rank();
+
 }  // namespace shardproof

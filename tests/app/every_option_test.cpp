@@ -45,6 +45,7 @@ Words wrong_values(OptionKind kind) {
     case OptionKind::mesh: return {"-1", kHuge, "two", "ring=-1", "ring=two", "ring=1.5"};
     case OptionKind::case_name: return {"-1", kHuge, "no such case", "\n"};
     case OptionKind::plan: return {"-1", kHuge, "/no such folder/plan", "/", "/dev/null/plan"};
+    case OptionKind::fault: return {"-1", kHuge, "no such fault", "\n"};
     case OptionKind::output_file: return {"/no such folder/out", "/", "/dev/null/out", "./"};
   }
   return {};
@@ -55,8 +56,8 @@ class EveryOption : public testing::TestWithParam<DeclaredOption> {
   // The subcommand with what it needs besides the option, and with a file to write.
   Words words() const {
     const DeclaredOption& option = GetParam();
-    Words words{std::string(command_name(option.command)),
-                option.command == Command::oracle ? golden("uneven") : "flux"};
+    Words words{std::string(command_name(option.command))};
+    if (option.command != Command::zoo) words.push_back(option.command == Command::oracle ? golden("uneven") : "flux");
     if (option.command == Command::run && option.name != "--backend") words.insert(words.end(), {"--backend", "mpi"});
     if (option.name != "--json") words.insert(words.end(), {"--json", "out.json"});
     return words;
@@ -127,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryOption, testing::ValuesIn(declared_options()), [
 // The walk above is as good as this list: it has every option that --help shows.
 TEST(DeclaredOptions, AreThoseOfTheHelp) {
   const std::vector<DeclaredOption> declared = declared_options();
-  for (const Command command : {Command::oracle, Command::verify, Command::plan, Command::run}) {
+  for (const Command command : {Command::oracle, Command::verify, Command::plan, Command::run, Command::zoo}) {
     std::vector<std::string> names{"--help"};
     for (const DeclaredOption& option : declared) {
       if (option.command == command) names.push_back(option.name);

@@ -150,7 +150,7 @@ TEST(CommandLineOptions, RefuseAnUnknownCase) {
 }
 
 TEST(CommandLine, NeedsASubcommand) {
-  const std::string expected = "expected oracle, verify, plan or run (--help explains them)";
+  const std::string expected = "expected oracle, verify, plan, run or zoo (--help explains them)";
   expect_usage_error({}, "a subcommand is missing; " + expected);
   expect_usage_error({"--seed", "3"}, "a subcommand is missing; " + expected);
   expect_usage_error({"launch"}, "'launch' is no subcommand; " + expected);
@@ -167,6 +167,11 @@ TEST(CommandLine, NeedsOneSource) {
   expect_usage_error({"verify", "flux", "probe"}, "verify: 'probe' is one SOURCE too many behind 'flux'; " + source);
   expect_usage_error({"verify", "--", "flux", "--seed"},
                      "verify: '--seed' is one SOURCE too many behind 'flux'; " + source);
+}
+
+TEST(CommandLine, TakesNoSourceForTheZoo) {
+  expect_usage_error({"zoo", "flux"}, "zoo: 'flux' is one word too many; expected options only");
+  expect_usage_error({"zoo", "--seed", "1", "a\nb"}, "zoo: 'a\\x0ab' is one word too many; expected options only");
 }
 
 TEST(CommandLine, RefusesUnknownOptions) {

@@ -120,6 +120,16 @@ TEST(Simulation, RefusesToNest) {
                    "rank 1: run_ranks was called by rank 1 of a running simulation; simulations do not nest"));
 }
 
+TEST(Simulation, KnowsWhetherARankIsRunning) {
+  EXPECT_FALSE(is_inside_rank());
+  run_ranks(ranks(2), [](Communicator& world) {
+    EXPECT_TRUE(is_inside_rank());
+    collectives::barrier(world, "test");
+    EXPECT_TRUE(is_inside_rank());
+  });
+  EXPECT_FALSE(is_inside_rank());
+}
+
 TEST(Simulation, CanRunAgainAfterAFailedRun) {
   EXPECT_TRUE(failure_of(ranks(2), [](Communicator& world) {
                 if (world.rank() == 0) fail(ErrorKind::shape_error, "no");

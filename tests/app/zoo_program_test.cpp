@@ -1,0 +1,65 @@
+// The command `zoo` as a user calls it: the program that it starts, the score on standard output and as JSON, and what
+// is said where that program is missing.
+#include "app/zoo_program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "tests/app/program.h"
+#include "tests/core/files/test_files.h"
+
+namespace shardproof {
+namespace {
+
+using test::ProgramRun;
+using test::run_program;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+TEST(ZooProgram, SaysWhereItWasExpected) {
+  const char* const words[] = {"shardproof", "zoo", nullptr};
+  try {
+    become_zoo_program(words);  // beside this test there is none
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::file_error);
+    EXPECT_THAT(error.what(), HasSubstr("shardproof-zoo' cannot be started (No such file or directory); expected the "
+                                        "program beside shardproof"));
+  }
+}
+
+TEST(ZooProgram, KillsOneFaultAndWritesTheScore) {
+  const TemporaryFolder folder;
+  const ProgramRun run = run_program({"zoo", "--only", "RING_SKIP_LAST", "--seed", "3", "--json", "score.json"},
+                                     {.folder = folder.path()});
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_EQ(run.error, "");
+  EXPECT_THAT(run.output, HasSubstr("RING_SKIP_LAST"));
+  EXPECT_THAT(run.output, HasSubstr("all tiers: 1 of 1 killed by at least 2 configurations"));
+  const Json score = read_json_file(folder.path() / "score.json");
+  EXPECT_EQ(score.at("command").as_string(), "zoo");
+  EXPECT_EQ(score.at("seed").as_int(), 3);
+  const Json& result = score.at("results").at(0);
+  EXPECT_EQ(result.at("fault").as_string(), "RING_SKIP_LAST");
+  EXPECT_EQ(result.at("catalogue").as_int(), 12);
+  EXPECT_TRUE(result.at("killed").as_bool());
+  EXPECT_EQ(score.at("summary").at("killed_by_tier").at("float64").as_int(), 1);
+}
+
+TEST(ZooProgram, ListsTheFaultsAndThoseThatCannotBe) {
+  const ProgramRun run = run_program({"zoo", "--list"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, HasSubstr("RING_START_OWN"));
+  EXPECT_THAT(run.output, HasSubstr("cannot be"));
+  EXPECT_THAT(run.output, HasSubstr("no fault"));
+}
+
+TEST(ZooProgram, ExplainsItself) {
+  const ProgramRun run = run_program({"zoo", "--help"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.output, HasSubstr("--full"));
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,61 @@
+// The table of faults: small, realistic mistakes in our own algorithm code, each of which verification must find. A
+// fault is a list of edits (file, exact statement, replacement), which a generator compiles into a copy of the sources
+// behind a switch, or a changed plan. The product itself carries none of this.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace shardproof::zoo {
+
+// Replaces the statement, which must stand exactly once in the file, or once behind `after`, which then must stand
+// once. A text that ends in a semicolon is replaced as a statement, any other as an expression.
+struct Edit {
+  std::string_view file;  // from the root: "parallel/ring_attention.cpp"
+  std::string_view after = {};
+  std::string_view statement;
+  std::string_view replacement;
+};
+
+// What is expected to notice.
+enum class Killer : std::uint8_t {
+  arithmetic,  // any number: what is computed is another thing
+  rounding,    // floating-point numbers only: in exact arithmetic it is the same thing
+};
+
+struct Fault {
+  std::string_view name;  // "RING_START_OWN"
+  int catalogue = 0;      // its number in the catalogue of the verification specification; 0 for one of our own
+  std::string_view what;  // what it models
+  // Empty for a changed plan (see plan_faults.h).
+  std::vector<Edit> edits;
+  // Where it shows: names of models and of modes (see scenarios.h), separated by blanks.
+  std::string_view models = "flux";
+  std::string_view modes;
+  Killer killer = Killer::arithmetic;
+};
+
+// A fault of the catalogue that our design cannot have, or one that changes nothing: the reason, or the proof.
+struct Absent {
+  std::string_view name;
+  int catalogue = 0;
+  std::string_view reason;
+};
+
+// The tables, one a file.
+std::span<const Fault> ring_faults();
+std::span<const Fault> ulysses_faults();
+std::span<const Fault> attention_faults();
+std::span<const Fault> tensor_parallel_faults();
+std::span<const Fault> model_faults();
+std::span<const Fault> plan_faults();
+
+std::span<const Absent> inexpressible_faults();
+std::span<const Absent> equivalent_faults();
+
+// All of them in the order of the tables.
+const std::vector<Fault>& all_faults();
+
+}  // namespace shardproof::zoo

@@ -1,0 +1,72 @@
+// The program `shardproof-zoo`, which `shardproof zoo` starts: it holds the copy of the algorithms in which every fault
+// can be switched on, so that the product holds none. Arguments are those of `shardproof`, beginning with `zoo`.
+#include <unistd.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "app/build_info.h"
+#include "app/commands.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/processor_check.h"
+#include "app/progress.h"
+#include "core/error.h"
+#include "tests/zoo/zoo.h"
+
+namespace shardproof::zoo {
+namespace {
+
+Json with_build(Json json) {
+  json.set("version", build_version());
+  Json features = Json::array();
+  for (const std::string& feature : build_features()) features.append(feature);
+  json.set("features", std::move(features));
+  return json;
+}
+
+int run(int count, const char* const* words) {
+  prepare_standard_descriptors();
+  const CommandLine line = parse_command_line(count, words);
+  if (!line.options) {
+    write_standard_output(line.text);
+    return kVerified;
+  }
+  SHARDPROOF_CHECK(line.options->command == Command::zoo, usage_error,
+                   "'{}' is a subcommand of shardproof; expected zoo", command_name(line.options->command));
+  if (line.options->list) {
+    write_standard_output(list_text());
+    return kVerified;
+  }
+  const ZooOptions options{.seed = line.options->seed, .full = line.options->full, .only = line.options->fault};
+  static_cast<void>(chosen_faults(options));
+  std::unique_ptr<JsonTarget> json;
+  if (line.options->json) json = std::make_unique<JsonTarget>(*line.options->json);
+  Progress progress;
+  const ZooReport report =
+      run_zoo(options, [&](int done, int all, std::string_view name) { progress.step(done, all, std::string(name)); });
+  progress.clear();
+  write_standard_output(report_text(report));
+  if (json) json->write(with_build(report_json(report)).dump(2) + "\n");
+  return report.is_good() ? kVerified : kDifferenceFound;
+}
+
+}  // namespace
+}  // namespace shardproof::zoo
+
+int main(int count, char** words) {
+  using namespace shardproof;
+  if (!processor_suffices(processor_features(), STDERR_FILENO)) return kRequestIsWrong;
+  try {
+    return zoo::run(count, words);
+  } catch (const Error& error) {
+    write_standard_error(fmt::format("shardproof: {}\n", error.what()));
+    return status_of(error.kind());
+  } catch (const std::exception& error) {
+    write_standard_error(fmt::format("shardproof: internal error: {}\n", error.what()));
+  }
+  return kInternalError;
+}

@@ -1,0 +1,144 @@
+#include "tests/zoo/zoo.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/random.h"
+#include "tests/zoo/plan_changes.h"
+#include "tests/zoo/scenarios.h"
+#include "tests/zoo/switch.h"
+#include "tests/zoo/tiers.h"
+#include "tests/zoo/usual_test.h"
+
+namespace shardproof::zoo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Healthy verdicts are needed again and again.
+class Keeper {
+ public:
+  explicit Keeper(const ZooOptions& options)
+      : options_(options), tiers_(make_tiers(options.seed)), usual_(options.seed) {}
+
+  FaultScore score(const Fault& fault);
+  void describe(ZooReport& report) const {
+    for (const auto& tier : tiers_) report.tiers.emplace_back(tier->name());
+    report.healthy_runs = static_cast<int>(healthy_.size());
+    report.healthy_problems = problems_;
+  }
+
+ private:
+  const std::vector<Scenario>& scenarios_of(const Fault& fault);
+  // Whether healthy code passes there; a difference is a problem of ours, a refusal is not.
+  bool is_healthy(Tier& tier, const Scenario& scenario);
+  TierScore look(Tier& tier, const Fault& fault, std::set<std::string>& killers, bool& reached);
+
+  ZooOptions options_;
+  std::vector<std::unique_ptr<Tier>> tiers_;
+  UsualTest usual_;
+  std::map<std::pair<std::string, std::string>, std::vector<Scenario>> scenarios_;
+  std::map<std::pair<std::string, std::string>, bool> healthy_;
+  std::map<std::string, ParallelPlans> plans_;
+  std::vector<std::string> problems_;
+};
+
+const std::vector<Scenario>& Keeper::scenarios_of(const Fault& fault) {
+  std::vector<Scenario>& found = scenarios_[{std::string(fault.models), std::string(fault.modes)}];
+  if (found.empty()) found = scenarios(fault.models, fault.modes, options_.seed);
+  for (const std::string& model : words_of(fault.models)) {
+    if (!plans_.contains(model)) plans_.emplace(model, healthy_plans(model));
+  }
+  return found;
+}
+
+bool Keeper::is_healthy(Tier& tier, const Scenario& scenario) {
+  const auto [entry, is_new] = healthy_.try_emplace({std::string(tier.name()), scenario.text()}, false);
+  if (!is_new) return entry->second;
+  const Judgement judgement = tier.judge(scenario, plans_.at(scenario.model));
+  entry->second = judgement.end == Judgement::End::passed;
+  if (judgement.end == Judgement::End::differs || judgement.end == Judgement::End::stopped) {
+    problems_.push_back(
+        fmt::format("{}, {}: {}: {}", tier.name(), scenario.text(), end_word(judgement.end), judgement.reason));
+  }
+  return entry->second;
+}
+
+TierScore Keeper::look(Tier& tier, const Fault& fault, std::set<std::string>& killers, bool& reached) {
+  const Clock::time_point start = Clock::now();
+  TierScore score{.tier = std::string(tier.name())};
+  for (const Scenario& scenario : scenarios_of(fault)) {
+    if (score.kills == kKillsNeeded) break;
+    if (!is_healthy(tier, scenario)) continue;
+    ++score.tried;
+    const FaultSwitch on(fault.name);
+    const Judgement judgement = tier.judge(scenario, changed_plans(fault, plans_.at(scenario.model)));
+    reached = reached || on.was_reached();
+    if (judgement.end == Judgement::End::passed || judgement.end == Judgement::End::not_checked) continue;
+    killers.insert(scenario.text());
+    if (score.kills++ > 0) continue;
+    score.smallest = scenario.text();
+    score.end = end_word(judgement.end);
+    score.reason = judgement.reason;
+  }
+  score.seconds = seconds_since(start);
+  return score;
+}
+
+FaultScore Keeper::score(const Fault& fault) {
+  const Clock::time_point start = Clock::now();
+  FaultScore score{.fault = &fault};
+  std::set<std::string> killers;
+  for (const auto& tier : tiers_) score.tiers.push_back(look(*tier, fault, killers, score.reached));
+  score.kills = static_cast<int>(killers.size());
+  const FaultSwitch on(fault.name);
+  score.usual = usual_.fails_for(fault);
+  score.seconds = seconds_since(start);
+  return score;
+}
+
+}  // namespace
+
+bool ZooReport::is_good() const {
+  return healthy_problems.empty() && std::ranges::all_of(faults, &FaultScore::is_killed);
+}
+
+std::vector<const Fault*> chosen_faults(const ZooOptions& options) {
+  std::vector<const Fault*> all;
+  for (const Fault& fault : all_faults()) {
+    if (!options.only || fault.name == *options.only) all.push_back(&fault);
+  }
+  SHARDPROOF_CHECK(!all.empty(), usage_error, "--only: '{}' is no fault of the zoo; expected one that --list names",
+                   printable(options.only.value_or("")));
+  if (options.full || options.only) return all;
+  // The faults whose draws are the smallest, in the order of the tables.
+  const auto draw = [&](const Fault* fault) { return RandomStream(options.seed, fault->name).bits(0); };
+  std::ranges::nth_element(all, all.begin() + std::min<std::ptrdiff_t>(kSampledFaults, std::ssize(all)), {}, draw);
+  all.resize(std::min<std::size_t>(kSampledFaults, all.size()));
+  std::ranges::sort(all);
+  return all;
+}
+
+ZooReport run_zoo(const ZooOptions& options, const std::function<void(int, int, std::string_view)>& progress) {
+  const Clock::time_point start = Clock::now();
+  ZooReport report{.options = options};
+  const std::vector<const Fault*> faults = chosen_faults(options);
+  Keeper keeper(options);
+  for (const Fault* fault : faults) {
+    progress(static_cast<int>(report.faults.size()), static_cast<int>(faults.size()), fault->name);
+    report.faults.push_back(keeper.score(*fault));
+  }
+  keeper.describe(report);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace shardproof::zoo

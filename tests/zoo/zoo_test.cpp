@@ -1,0 +1,155 @@
+// The switch, the tiers on healthy code, faults that are known to be killed in a known way, and the product, which must
+// not know of any of it.
+#include "tests/zoo/zoo.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "sim/simulation.h"
+#include "tests/zoo/scenarios.h"
+#include "tests/zoo/switch.h"
+#include "tests/zoo/tiers.h"
+
+namespace shardproof::zoo {
+namespace {
+
+using testing::HasSubstr;
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+FaultScore score_of(const char* name) {
+  return run_zoo({.only = name}, [](int, int, std::string_view) {}).faults.front();
+}
+
+TEST(FaultSwitch, ActsInRanksOnly) {
+  const FaultSwitch on("RING_START_OWN");
+  EXPECT_FALSE(active(id("RING_START_OWN")));
+  EXPECT_FALSE(on.was_reached());
+  run_ranks({.world_size = 2}, [](Communicator&) {
+    EXPECT_TRUE(active(id("RING_START_OWN")));
+    EXPECT_FALSE(active(id("RING_SKIP_LAST")));
+  });
+  EXPECT_TRUE(on.was_reached());
+}
+
+TEST(FaultSwitch, IsOffAtTheEndOfItsScope) {
+  {
+    const FaultSwitch on("RING_START_OWN");
+  }
+  run_ranks({.world_size = 1}, [](Communicator&) { EXPECT_FALSE(active(id("RING_START_OWN"))); });
+}
+
+TEST(FaultSwitch, RefusesASecondFault) {
+  const FaultSwitch on("RING_START_OWN");
+  EXPECT_EQ(message_of([] { const FaultSwitch second("RING_SKIP_LAST"); }),
+            "fault 'RING_SKIP_LAST': another fault is on; one at a time");
+}
+
+TEST(Zoo, FindsHealthyCodeHealthyInEveryTier) {
+  for (const auto& tier : make_tiers(0)) {
+    int passed = 0;
+    for (const Scenario& scenario : scenarios("layer", "ring ring_anything ulysses_anything", 0)) {
+      const Judgement judgement = tier->judge(scenario, healthy_plans(scenario.model));
+      EXPECT_TRUE(judgement.end == Judgement::End::passed || judgement.end == Judgement::End::refused)
+          << tier->name() << ", " << scenario.text() << ": " << judgement.reason;
+      passed += judgement.end == Judgement::End::passed ? 1 : 0;
+    }
+    EXPECT_GT(passed, 20) << tier->name();
+  }
+}
+
+TEST(Zoo, KillsAFaultThatLosesAChunk) {
+  const FaultScore score = score_of("RING_SKIP_LAST");
+  EXPECT_TRUE(score.reached);
+  EXPECT_TRUE(score.is_killed());
+  for (const TierScore& tier : score.tiers) {
+    EXPECT_EQ(tier.kills, kKillsNeeded) << tier.tier;
+    EXPECT_EQ(tier.end, "differs");
+    EXPECT_THAT(tier.smallest, HasSubstr("ring=2"));
+  }
+}
+
+TEST(Zoo, KillsAFaultThatShowsOnThreeRanksOnly) {
+  const FaultScore score = score_of("LSE_NOT_UPDATED");
+  EXPECT_TRUE(score.is_killed());
+  EXPECT_THAT(score.tiers.front().smallest, HasSubstr("ring=3"));
+  EXPECT_FALSE(score.usual) << "the usual test has two ranks";
+}
+
+TEST(Zoo, CountsARunThatStopsAsKilled) {
+  const FaultScore score = score_of("RING_DIR_LENS");
+  EXPECT_TRUE(score.is_killed());
+  EXPECT_EQ(score.tiers.front().end, "stopped");
+}
+
+TEST(Zoo, KnowsNoOtherFaults) {
+  EXPECT_EQ(message_of([] { chosen_faults({.only = "NO_SUCH_FAULT"}); }),
+            "--only: 'NO_SUCH_FAULT' is no fault of the zoo; expected one that --list names");
+}
+
+TEST(Zoo, DrawsItsSampleFromTheSeed) {
+  const auto first = chosen_faults({.seed = 1}), again = chosen_faults({.seed = 1}), other = chosen_faults({.seed = 2});
+  EXPECT_EQ(first.size(), static_cast<std::size_t>(kSampledFaults));
+  EXPECT_EQ(first, again);
+  EXPECT_NE(first, other);
+  EXPECT_EQ(chosen_faults({.full = true}).size(), all_faults().size());
+}
+
+TEST(Zoo, RefusesAnUnknownMode) {
+  EXPECT_EQ(message_of([] { configurations_of_mode("spiral"); }), "the zoo has no mode 'spiral'");
+}
+
+TEST(Zoo, ReportsAFaultThatLives) {
+  static const Fault kAlive{.name = "ALIVE", .what = "nothing", .edits = {}, .modes = "ring"};
+  ZooReport report;
+  report.tiers = {"float64"};
+  TierScore tier;
+  tier.tier = "float64";
+  tier.kills = 1;
+  FaultScore score;
+  score.fault = &kAlive;
+  score.tiers = {tier};
+  score.kills = 1;
+  report.faults = {score};
+  report.healthy_problems = {"float64, somewhere: differs: by much"};
+  EXPECT_FALSE(report.is_good());
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("once"));
+  EXPECT_THAT(text, HasSubstr("float64: 0 of 1 killed"));
+  EXPECT_THAT(text, HasSubstr("ALIVE: ALIVE (nothing)"));
+  EXPECT_THAT(text, HasSubstr("NOT HEALTHY: float64, somewhere: differs: by much"));
+  EXPECT_EQ(report_json(report).at("summary").at("killed").as_int(), 0);
+}
+
+// The product's own sources know nothing of faults.
+TEST(Zoo, HasNoFaultInTheProduct) {
+  int files = 0;
+  for (const char* folder : {"core", "parallel", "models", "reference", "sim", "real", "reports", "verify", "app"}) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::filesystem::path(SHARDPROOF_SOURCE_DIR) / folder)) {
+      std::ifstream stream(entry.path(), std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+      ++files;
+      EXPECT_EQ(text.find("zoo::"), std::string::npos) << entry.path();
+      EXPECT_EQ(text.find("tests/zoo"), std::string::npos) << entry.path();
+      for (const Fault& fault : all_faults()) EXPECT_EQ(text.find(fault.name), std::string::npos) << entry.path();
+    }
+  }
+  EXPECT_GT(files, 100);
+}
+
+}  // namespace
+}  // namespace shardproof::zoo
