@@ -1,4 +1,5 @@
-// Dyadic attention: one answer to the last bit in any order of merges, where the natural exponent has several.
+// Dyadic attention: one answer to the last bit in any order of merges and any division of the keys, where the natural
+// exponent has several.
 #include "reference/dyadic_device.h"
 
 #include <array>

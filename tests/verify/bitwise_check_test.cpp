@@ -1,4 +1,5 @@
-// Answers to the last bit over whole models: every legal configuration gives them in every type.
+// Answers to the last bit over whole models: every legal configuration gives them in every type, and what a model is
+// too small or too large for is said.
 #include "verify/bitwise_check.h"
 
 #include <cmath>
