@@ -1,0 +1,59 @@
+// Where a parallel run first leaves the dense one: the outputs of every module call on every rank are compared with
+// what the dense run has there, whole or in the part that the rank's layout gives it, in the order in which the dense
+// run finished its calls. The first that differs, and the pattern of its wrong elements in words, say more than the
+// difference of the final output. Source: verification specification, sections 3 and 8.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "verify/parallel_run.h"
+
+namespace shardproof {
+
+struct DiagnosisInput {
+  TreeFactory dense_tree;
+  TreeFactory rank_tree;
+  std::vector<Arguments> arguments;  // by replica
+  ParallelPlans plans;
+  ParallelRunOptions options;
+  // Relative to the largest value of a dense output; 0: equal to the last bit. Types without rounding are always
+  // compared bit by bit.
+  double tolerance = 1e-9;
+  // Module outputs of all ranks that are kept at once; a run that needs more is not diagnosed.
+  std::int64_t most_bytes = std::int64_t{1} << 31;
+};
+
+struct DivergingRank {
+  int rank = 0;
+  // "tokens 4 to 6 of 7 (the tail), heads .., every channel": one part for each axis that is not wholly wrong; "all" if
+  // every element is.
+  std::string extent;
+  std::string layout;  // "the whole", "entries 4 to 6 along axis 1", "entries 0 to 1 of each of 2 streams .."
+  std::vector<std::int64_t> index;  // of the largest difference, in the rank's tensor
+  std::string actual, expected;     // there
+};
+
+struct Diagnosis {
+  // Empty: every output that could be compared was right.
+  bool found = false;
+  std::string module;  // path; "" is the whole model
+  std::string class_name;
+  int call = 0;                      // 0 = the module's first
+  int output = 0;                    // of the call
+  std::vector<DivergingRank> ranks;  // that are wrong there
+  std::int64_t compared = 0;         // module outputs that were right before it, counted on one rank
+  std::int64_t not_comparable = 0;   // shapes that no known layout explains
+  std::string not_diagnosed;         // why there is no answer
+  // The same in sentences.
+  std::vector<std::string> lines() const;
+};
+
+// Never throws for what goes wrong in the run: what the ranks had recorded until then is compared.
+Diagnosis diagnose(const DiagnosisInput& input);
+
+// The places 0..size-1 that are wrong, in words: "4 to 6 of 7 (the tail)", "1, 3, 5 of 6 (every second)", "all 7".
+std::string places_text(const std::vector<bool>& wrong);
+
+}  // namespace shardproof
