@@ -269,6 +269,22 @@ void Device::do_softmax_merge(const AttentionOutput& dst, const AttentionOutput&
        dst.out.text());
 }
 
+std::optional<Tensor> Device::angle_function(AngleFunction function, std::span<const double> angles, const Shape& shape,
+                                             DType dtype) {
+  if (!do_takes_angles(dtype)) return std::nullopt;
+  Tensor result = empty(shape, dtype);
+  SHARDPROOF_CHECK(static_cast<std::int64_t>(angles.size()) == result.numel(), shape_error,
+                   "a table of {} angles cannot fill {}", angles.size(), result.text());
+  do_angle_function(function, result, angles);
+  return result;
+}
+
+bool Device::do_takes_angles(DType) const { return false; }
+
+void Device::do_angle_function(AngleFunction, const Tensor& dst, std::span<const double>) {
+  fail(ErrorKind::internal_error, "device {} was asked for {} as functions of angles and has none", name(), dst.text());
+}
+
 Tensor Device::gather_rows(const Tensor& table, const Tensor& index) {
   check_operand(*this, table, "gather_rows");
   check_operand(*this, index, "gather_rows");

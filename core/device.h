@@ -25,6 +25,8 @@ enum class UnaryOp : std::uint8_t { silu, gelu, gelu_tanh, sigmoid, tanh, rsqrt,
 // act on log-sum-exps only; lse_weight returns the wide type.
 enum class BinaryOp : std::uint8_t { add, sub, mul, div, logaddexp, lse_weight };
 enum class ReduceOp : std::uint8_t { sum, mean };
+// What the entries of a host table are of their angle.
+enum class AngleFunction : std::uint8_t { cosine, sine };
 
 std::string_view op_name(UnaryOp op);
 std::string_view op_name(BinaryOp op);
@@ -78,6 +80,10 @@ class Device {
   // Two partial results of attention over disjoint keys merged in one pass, bit for bit as parallel/softmax_merge
   // composes it of binary operations; nothing if this device has no such pass for their type.
   std::optional<AttentionOutput> fused_softmax_merge(const AttentionOutput& a, const AttentionOutput& b);
+  // Entries of a table as functions of their angles (as many as the shape has elements, row-major), where they are no
+  // numbers that the host could compute; nothing for types in which they are.
+  std::optional<Tensor> angle_function(AngleFunction function, std::span<const double> angles, const Shape& shape,
+                                       DType dtype);
   // table [rows, ..], index int64 [n] -> [n, ..]; an index out of range is a shape_error.
   Tensor gather_rows(const Tensor& table, const Tensor& index);
   // Blocks the host until everything given to this device is done.
@@ -105,6 +111,9 @@ class Device {
   virtual bool do_fuses_softmax_merge(DType out, DType lse) const;
   // dst.out has unit stride along head_dim, and so have a.out and b.out; all have dst's shapes
   virtual void do_softmax_merge(const AttentionOutput& dst, const AttentionOutput& a, const AttentionOutput& b);
+  // Optional: true for types in which do_angle_function makes the entries of tables.
+  virtual bool do_takes_angles(DType dtype) const;
+  virtual void do_angle_function(AngleFunction function, const Tensor& dst, std::span<const double> angles);
   // table and dst contiguous
   virtual void do_gather_rows(const Tensor& dst, const Tensor& table, const Tensor& index) = 0;
   virtual void do_synchronize() = 0;

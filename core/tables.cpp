@@ -26,11 +26,13 @@ void push(AngleTable& table, double angle, double cosine, double sine) {
   table.sine.push_back(sine);
 }
 
-Tensor on_device(Device& device, const AngleTable& table, std::span<const double> values, DType dtype, int repeat) {
-  std::vector<double> repeated;
-  repeated.reserve(values.size() * static_cast<std::size_t>(repeat));
-  for (const double value : values) repeated.insert(repeated.end(), static_cast<std::size_t>(repeat), value);
-  return ops::from_doubles(device, repeated, {table.rows, table.width * repeat}, dtype);
+// Every entry `repeat` times in a row.
+Tensor on_device(Device& device, AngleFunction function, const AngleTable& table, DType dtype, int repeat) {
+  std::vector<std::int64_t> entries;
+  entries.reserve(table.angles.size() * static_cast<std::size_t>(repeat));
+  for (std::int64_t i = 0; i < table.rows * table.width; ++i)
+    entries.insert(entries.end(), static_cast<std::size_t>(repeat), i);
+  return entries_on(device, function, table, entries, {table.rows, table.width * repeat}, dtype);
 }
 
 void check_rotary_width(std::int64_t n) {
@@ -160,12 +162,23 @@ AngleTable side_by_side(std::span<const AngleTable> parts) {
   return table;
 }
 
+Tensor entries_on(Device& device, AngleFunction function, const AngleTable& table,
+                  std::span<const std::int64_t> entries, const Shape& shape, DType dtype) {
+  std::vector<double> selected(entries.size());
+  const auto select = [&](const std::vector<double>& values) -> std::span<const double> {
+    for (std::size_t i = 0; i < entries.size(); ++i) selected[i] = values[static_cast<std::size_t>(entries[i])];
+    return selected;
+  };
+  if (auto result = device.angle_function(function, select(table.angles), shape, dtype)) return *result;
+  return ops::from_doubles(device, select(function == AngleFunction::cosine ? table.cosine : table.sine), shape, dtype);
+}
+
 Tensor cosine_on(Device& device, const AngleTable& table, DType dtype, int repeat) {
-  return on_device(device, table, table.cosine, dtype, repeat);
+  return on_device(device, AngleFunction::cosine, table, dtype, repeat);
 }
 
 Tensor sine_on(Device& device, const AngleTable& table, DType dtype, int repeat) {
-  return on_device(device, table, table.sine, dtype, repeat);
+  return on_device(device, AngleFunction::sine, table, dtype, repeat);
 }
 
 }  // namespace shardproof::tables

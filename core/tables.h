@@ -45,6 +45,9 @@ AngleTable fraction_angles(std::span<const double> fractions, std::int64_t axes,
 // Tables with equally many rows side by side.
 AngleTable side_by_side(std::span<const AngleTable> parts);
 
+// Entries of a table by their number (row * width + column), in the order given, as a tensor of `shape`.
+Tensor entries_on(Device& device, AngleFunction function, const AngleTable& table,
+                  std::span<const std::int64_t> entries, const Shape& shape, DType dtype);
 // [rows, width * repeat] on a device: each value standing `repeat` times in a row.
 Tensor cosine_on(Device& device, const AngleTable& table, DType dtype, int repeat);
 Tensor sine_on(Device& device, const AngleTable& table, DType dtype, int repeat);

@@ -476,7 +476,7 @@ class Ltx2Transformer3DModel final : public Module {
                                               {kCrossTimestep, ArgumentKind::setting},
                                               {kAttentionKwargs, ArgumentKind::setting},
                                               {kVideoSelfMask, ArgumentKind::mask},
-                                              {kKeyframesMask},
+                                              {kKeyframesMask, ArgumentKind::coordinate},
                                               {argument::return_dict, ArgumentKind::setting}};
     return kArguments;
   }

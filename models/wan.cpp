@@ -55,7 +55,8 @@ class WanRotaryPosEmbed final : public Module {
                      "module '{}' ({}): {} patches need {} positions, but 'rope_max_seq_len' is {}", path(),
                      class_name(), x.text(), needed, positions_);
     const AngleTable all = table_of_positions(needed);
-    return Outputs(std::vector<Tensor>{on_device(all.cosine, grid, last_frame), on_device(all.sine, grid, last_frame)});
+    return Outputs(std::vector<Tensor>{on_device(AngleFunction::cosine, all, grid, last_frame),
+                                       on_device(AngleFunction::sine, all, grid, last_frame)});
   }
 
  private:
@@ -71,10 +72,11 @@ class WanRotaryPosEmbed final : public Module {
 
   // Cuts the rows, each value standing twice, into elements of the three axes. ChronoEdit cuts elsewhere than where the
   // tables meet, which for some widths takes the two elements of a pair from different axes.
-  Tensor on_device(const std::vector<double>& values, const Extents& grid, std::int64_t last_frame) const {
+  Tensor on_device(AngleFunction function, const AngleTable& table, const Extents& grid,
+                   std::int64_t last_frame) const {
     const std::int64_t spatial = skip_length_ ? head_dim_ / 3 : rotary_widths(head_dim_)[1];
     const std::int64_t pairs = head_dim_ / 2;
-    std::vector<double> elements;
+    std::vector<std::int64_t> elements;
     elements.reserve(static_cast<std::size_t>(grid[0] * grid[1] * grid[2] * head_dim_));
     for (std::int64_t f = 0; f < grid[0]; ++f) {
       const std::int64_t frame = f == grid[0] - 1 ? last_frame : f;
@@ -82,13 +84,13 @@ class WanRotaryPosEmbed final : public Module {
         for (std::int64_t x = 0; x < grid[2]; ++x) {
           for (std::int64_t i = 0; i < head_dim_; ++i) {
             const std::int64_t position = i < head_dim_ - 2 * spatial ? frame : i < head_dim_ - spatial ? y : x;
-            elements.push_back(values[static_cast<std::size_t>(position * pairs + i / 2)]);
+            elements.push_back(position * pairs + i / 2);
           }
         }
       }
     }
-    return ops::from_doubles(*context_.device, elements, {1, grid[0] * grid[1] * grid[2], 1, head_dim_},
-                             wide_dtype(context_.dtype));
+    return tables::entries_on(*context_.device, function, table, elements,
+                              {1, grid[0] * grid[1] * grid[2], 1, head_dim_}, wide_dtype(context_.dtype));
   }
 
   ModelContext context_;

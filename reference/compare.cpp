@@ -14,15 +14,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<std::int64_t> index_of(std::int64_t element, const Shape& shape) {
-  std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()));
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    index[static_cast<std::size_t>(axis)] = element % shape[axis];
-    element /= shape[axis];
-  }
-  return index;
-}
-
 // Equal infinities differ by nothing; anything that is not a number differs infinitely.
 double difference(double actual, double expected) {
   if (std::isnan(actual) || std::isnan(expected)) return kInfinity;
@@ -38,6 +29,15 @@ Comparison shape_mismatch(const Tensor& actual, const Tensor& expected) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> index_of(std::int64_t element, const Shape& shape) {
+  std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()));
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    index[static_cast<std::size_t>(axis)] = element % shape[axis];
+    element /= shape[axis];
+  }
+  return index;
+}
 
 Comparison compare(const Tensor& actual, const Tensor& expected) {
   if (!(actual.shape() == expected.shape())) return shape_mismatch(actual, expected);

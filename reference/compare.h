@@ -51,6 +51,8 @@ RoundingRatio rounding_ratio(const Tensor& parallel, const Tensor& dense, const 
 // 2^-53, 2^-24, 2^-8, 2^-11 for float64, float32, bfloat16, float16.
 double unit_roundoff(DType dtype);
 
+// The index of an element by its number in row-major order.
+std::vector<std::int64_t> index_of(std::int64_t element, const Shape& shape);
 // "[0, 3, 7]".
 std::string index_text(std::span<const std::int64_t> index);
 
