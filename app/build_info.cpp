@@ -11,7 +11,7 @@ std::string build_version() { return SHARDPROOF_VERSION; }
 std::vector<std::string> build_features() {
   std::vector<std::string> features{"communicator:sim"};
   if (mpi_is_built()) features.emplace_back("communicator:mpi");
-  features.insert(features.end(), {"device:reference", "device:cpu", "tier:rounding"});
+  features.insert(features.end(), {"device:reference", "device:cpu", "tier:exact", "tier:rounding"});
   return features;
 }
 
@@ -19,7 +19,7 @@ std::string version_text() {
   return fmt::format(
       "shardproof {}\n"
       "features   {}\n"
-      "not built  tier:exact, device:torch, {}communicator:nccl\n"
+      "not built  device:torch, {}communicator:nccl\n"
       "compiled   {}, GNU C++ {}.{}.{}, for x86-64-v3 (AVX2, FMA, BMI2)\n"
       "libraries  {}\n",
       build_version(), fmt::join(build_features(), ", "), mpi_is_built() ? "" : "communicator:mpi, ",

@@ -17,10 +17,11 @@ namespace shardproof {
 namespace {
 
 std::vector<std::string> what_verify_leaves_open(const Options& options) {
-  std::vector<std::string> open{
-      "EXACT: exact arithmetic (--tier exact) is not part of this build",
-      fmt::format("element types other than {}: one run each (--dtype)", options.dtype.name()),
-  };
+  std::vector<std::string> open;
+  if (options.tier == Tier::rounding) open.emplace_back("EXACT: exact arithmetic (--tier exact or all)");
+  open.push_back(options.tier == Tier::exact
+                     ? "rounding, overflow and infinities, which exact arithmetic does not have (--tier all)"
+                     : fmt::format("element types other than {}: one run each (--dtype)", options.dtype.name()));
   if (options.gather != GatherChoice::both) {
     open.push_back(fmt::format("{} gathers of the modes for uneven lengths (--gather)",
                                options.gather == GatherChoice::ragged ? "padded" : "ragged"));
@@ -40,7 +41,7 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
     if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
   }
   if (request.configurations.is_named) outcome.messages = refusals.messages(request.configurations.list.front());
-  const bool is_judged_type = options.dtype.size() != 2;
+  const bool is_judged_type = options.dtype.size() != 2 || options.tier == Tier::exact;
   for (const VerificationResult& result : results) {
     if (result.verdict != Verdict::not_checked || !is_judged_type) continue;
     const std::string message =
@@ -66,17 +67,22 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   RunRequest request(options, outcome.report);
   Verifier verifier(request.subject, verifier_options(options));
-  const bool is_float64 = options.dtype == kFloat64;
-  const int total = static_cast<int>(request.cases.size() * request.configurations.list.size());
+  ExactVerifier exact(request.subject, exact_options(options));
+  std::vector<VerificationResult>& results = outcome.report.verifications;
+  const bool has_exact = options.tier != Tier::rounding, has_rounding = options.tier != Tier::exact;
+  const int tiers = has_exact && has_rounding ? 2 : 1;
+  const int total = tiers * static_cast<int>(request.cases.size() * request.configurations.list.size());
   for (const std::string& case_name : request.cases) {
     for (const ParallelConfig& configuration : request.configurations.list) {
-      progress.step(static_cast<int>(outcome.report.verifications.size()), total, step_text(case_name, configuration));
-      VerificationResult result = verifier.verify(case_name, configuration, request.plans);
-      result.device = options.device == DeviceChoice::reference ? "reference" : "cpu";
-      outcome.report.verifications.push_back(std::move(result));
+      progress.step(static_cast<int>(results.size()), total, step_text(case_name, configuration));
+      if (has_exact) results.push_back(exact.verify(case_name, configuration, request.plans));
+      // A rule refuses in any arithmetic.
+      if (!has_rounding || (has_exact && results.back().verdict == Verdict::refused)) continue;
+      results.push_back(verifier.verify(case_name, configuration, request.plans));
+      results.back().device = options.device == DeviceChoice::reference ? "reference" : "cpu";
     }
   }
-  outcome.report.allowed = is_float64 ? kFloat64Tolerance : kRatioLimit;
+  if (has_rounding) outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
   outcome.report.not_checked = what_verify_leaves_open(options);
   judge_verify(request, options, outcome);
   return outcome;

@@ -233,14 +233,6 @@ void add_configuration(Subcommand& command, Options& options) {
                 [&](const std::string& option, const std::string& text) { options.mesh = mesh_from(option, text); });
 }
 
-void check_tier(const std::string& option, const std::string& text) {
-  enum class Tier : std::uint8_t { exact, others };
-  const Tier tier =
-      choice_from<Tier>(option, text, {{"exact", Tier::exact}, {"rounding", Tier::others}, {"all", Tier::others}});
-  SHARDPROOF_CHECK(tier != Tier::exact, usage_error,
-                   "{}: 'exact' is not possible, this build has no exact tier; expected rounding or all", option);
-}
-
 enum class DeviceWish : std::uint8_t { by_dtype, reference, cpu, torch };
 
 DeviceChoice device_for(DeviceWish wish, DType dtype) {
@@ -268,7 +260,11 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
                       {{"float64", kFloat64}, {"float32", kFloat32}, {"bfloat16", kBFloat16}, {"float16", kFloat16}});
                 });
   command.value("--tier", OptionKind::choice, "exact|rounding|all",
-                "what to verify (default: all that this build has: rounding)", check_tier);
+                "what to verify: in exact arithmetic, in floating point, or both (default)",
+                [&](const std::string& option, const std::string& text) {
+                  options.tier = choice_from<Tier>(
+                      option, text, {{"exact", Tier::exact}, {"rounding", Tier::rounding}, {"all", Tier::all}});
+                });
   command.value("--device", OptionKind::choice, "reference|cpu|torch",
                 "what computes (default: reference for float64, cpu otherwise; torch is not built)",
                 [&](const std::string& option, const std::string& text) {
@@ -400,6 +396,8 @@ CommandLine parse_command_line(int count, const char* const* words) {
     if (command.parsed()) command.read(options);
   }
   options.device = device_for(device, options.dtype);
+  SHARDPROOF_CHECK(options.tier != Tier::exact || options.command == Command::verify, usage_error,
+                   "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
                    "run: --backend is missing; expected --backend mpi");
   return {.options = std::move(options), .text = {}};

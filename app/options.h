@@ -18,6 +18,8 @@ enum class Command : std::uint8_t { oracle, verify, plan, run, zoo };
 // What carries real ranks.
 enum class Backend : std::uint8_t { mpi };
 std::string_view command_name(Command command);
+// What verify runs.
+enum class Tier : std::uint8_t { exact, rounding, all };
 
 struct Options {
   Command command = Command::verify;
@@ -33,6 +35,7 @@ struct Options {
   bool convert_to_fp32 = true;
   std::string plan = "default";  // or "shipped", or a file
   std::optional<std::string> case_name = std::nullopt;
+  Tier tier = Tier::all;
   DType dtype = kFloat64;
   DeviceChoice device = DeviceChoice::reference;
   GatherChoice gather = GatherChoice::both;

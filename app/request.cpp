@@ -27,6 +27,13 @@ VerifierOptions verifier_options(const Options& options) {
           .workers = options.workers};
 }
 
+ExactOptions exact_options(const Options& options) {
+  return {.gather = options.gather,
+          .seed = options.seed,
+          .schedule_seed = options.schedule_seed,
+          .workers = options.workers};
+}
+
 std::string step_text(const std::string& case_name, const ParallelConfig& configuration) {
   return fmt::format("{}: {} {}", case_name, mode_name(configuration), effective_mesh(configuration).text());
 }

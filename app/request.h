@@ -9,6 +9,7 @@
 #include "app/configurations.h"
 #include "app/options.h"
 #include "reports/result.h"
+#include "verify/exact_verifier.h"
 #include "verify/subject.h"
 #include "verify/verifier.h"
 
@@ -17,6 +18,7 @@ namespace shardproof {
 // A report with the program, the command and its sources.
 Report empty_report(const Options& options);
 VerifierOptions verifier_options(const Options& options);
+ExactOptions exact_options(const Options& options);
 // "base: ring ring=2".
 std::string step_text(const std::string& case_name, const ParallelConfig& configuration);
 

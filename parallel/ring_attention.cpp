@@ -106,7 +106,9 @@ AttentionOutput ring_attention(const Tensor& q, const Tensor& k, const Tensor& v
                      "attention mask {}: its global key axis must cover the {} keys of all ranks, not {}",
                      mask.values.text(), keys, mask.values.size(3));
   }
-  Accumulator accumulator(q, mask, scale, lengths, config.convert_to_fp32);
+  // Without rounding there is nothing that the setting could save.
+  const bool merges_wide = config.convert_to_fp32 || q.dtype().category() == DTypeCategory::exact;
+  Accumulator accumulator(q, mask, scale, lengths, merges_wide);
   const bool mask_travels = mask.defined() && mask.key_axis == KeyAxis::local;
   const Chunk own{pack_keys_values(k, v), mask_travels ? mask_to_rows(mask.values) : Tensor()};
   if (config.rotate_method == "alltoall") {

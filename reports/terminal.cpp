@@ -81,7 +81,9 @@ std::string module_text(const std::string& path) { return path.empty() ? "(root)
 void add_name(ConfigurationNames& names, const VerificationResult& result) {
   std::vector<std::string>& rotations =
       names[printable(result.case_name)][fmt::format("{} {}", result.mode, short_mesh(result.mesh))];
-  if (has_ring(result)) rotations.push_back(result.rotate_method);
+  // Both tiers may say the same of one configuration.
+  const bool is_new = std::find(rotations.begin(), rotations.end(), result.rotate_method) == rotations.end();
+  if (has_ring(result) && is_new) rotations.push_back(result.rotate_method);
 }
 
 // For finding the largest: what is no number is worse than any number.
@@ -136,17 +138,28 @@ class Printer {
     for (const std::string& source : report_.sources) {
       text_ += fmt::format("{:8}{}\n", &source == report_.sources.data() ? "source" : "", printable(source));
     }
-    if (!report_.verifications.empty()) {
-      const VerificationResult& first = report_.verifications.front();
-      text_ += shown(fmt::format("run     {} on device {}, {} tier, seed {}, schedule seed {}{}", first.dtype,
-                                 first.device, first.tier, first.seed, first.schedule_seed,
-                                 first.convert_to_fp32 ? "" : ", without convert_to_fp32")) +
+    std::string_view label = "run";
+    for (const VerificationResult* first : first_of_each_tier()) {
+      text_ += shown(fmt::format("{:8}{} on device {}, {} tier, seed {}, schedule seed {}{}", label, first->dtype,
+                                 first->device, first->tier, first->seed, first->schedule_seed,
+                                 first->convert_to_fp32 ? "" : ", without convert_to_fp32")) +
                '\n';
+      label = "";
     }
     if (!report_.plan_name.empty()) text_ += fmt::format("plan    {}\n", printable(report_.plan_name));
   }
 
+  std::vector<const VerificationResult*> first_of_each_tier() const {
+    std::vector<const VerificationResult*> found;
+    for (const VerificationResult& result : report_.verifications) {
+      const auto same = [&](const VerificationResult* known) { return known->tier == result.tier; };
+      if (std::none_of(found.begin(), found.end(), same)) found.push_back(&result);
+    }
+    return found;
+  }
+
   void verify_part() {
+    const bool several_tiers = first_of_each_tier().size() > 1;
     TextTable rows({{"case"},
                     {"mode"},
                     {"mesh"},
@@ -154,6 +167,7 @@ class Printer {
                     {"tokens/rank"},
                     {"sent/rank", Align::right},
                     {"collectives", Align::right},
+                    {"tier"},
                     {"verdict"},
                     {"figure", Align::right},
                     {"worst at"},
@@ -167,6 +181,7 @@ class Printer {
                 {result.tokens_per_rank.empty() ? "-" : sizes_text(result.tokens_per_rank)},
                 {bytes_text(result.bytes_sent_per_rank)},
                 {std::to_string(result.collectives)},
+                {several_tiers ? result.tier : ""},
                 {std::string(verdict_word(result.verdict)), tone_of(result.verdict)},
                 {figure_text(result)},
                 {worst_text(result)},
@@ -181,14 +196,23 @@ class Printer {
   }
 
   void legend() {
-    const bool is_float64 = report_.verifications.front().dtype == "float64";
+    std::string words;
+    for (const VerificationResult* first : first_of_each_tier()) {
+      if (first->tier == "exact") {
+        words += "EXACT: every element of every rank equals the dense run's, without rounding, for independent seeds. ";
+        continue;
+      }
+      const bool is_float64 = first->dtype == "float64";
+      words += fmt::format("figure: {}{}. ",
+                           is_float64 ? "largest difference from the dense run, relative to the dense run's largest "
+                                        "output"
+                                      : "error against float64, as a multiple of the dense run's error",
+                           report_.allowed ? fmt::format("; at most {:g} is allowed", *report_.allowed) : "");
+    }
     text_ += '\n';
-    paragraph(fmt::format("figure: {}{}. tokens/rank: of the first attention. sent/rank: bytes that others receive of "
-                          "the busiest rank. collectives: its calls that move tensors.",
-                          is_float64 ? "largest difference from the dense run, relative to the dense run's largest "
-                                       "output"
-                                     : "error against float64, as a multiple of the dense run's error",
-                          report_.allowed ? fmt::format("; at most {:g} is allowed", *report_.allowed) : ""),
+    paragraph(words +
+                  "tokens/rank: of the first attention. sent/rank: bytes that others receive of the busiest rank. "
+                  "collectives: its calls that move tensors.",
               "", 0);
   }
 

@@ -78,6 +78,12 @@ Device& Subject::cpu_device() {
   return *cpu_device_;
 }
 
+FieldDevice& Subject::field_device(std::uint64_t seed) {
+  std::unique_ptr<FieldDevice>& device = field_devices_[seed];
+  if (!device) device = make_field_device(seed);
+  return *device;
+}
+
 const ModelState& Subject::state_for(const ModelContext& context, WeightForm form) {
   if (!export_) form = WeightForm::converted;
   for (const auto& cached : states_) {

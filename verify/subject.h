@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "core/host_memory.h"
 #include "models/export_directory.h"
 #include "models/state.h"
+#include "reference/field_device.h"
 
 namespace shardproof {
 
@@ -35,6 +37,7 @@ class Subject {
   // Devices that live as long as the subject, so that weights are converted once for each.
   Device& reference_device();  // float64
   Device& cpu_device();
+  FieldDevice& field_device(std::uint64_t seed);  // exact arithmetic
 
   // A tree of the model with its weights; `context` must outlive it. Drawn weights have the context's type in either
   // form.
@@ -52,6 +55,7 @@ class Subject {
   std::unique_ptr<HostDevice> host_ = std::make_unique<HostDevice>();
   std::unique_ptr<Device> reference_device_;
   std::unique_ptr<Device> cpu_device_;
+  std::map<std::uint64_t, std::unique_ptr<FieldDevice>> field_devices_;  // by seed
   std::unique_ptr<ExportDirectory> export_;
   std::vector<ModelCase> made_cases_;
   struct CachedState {

@@ -11,6 +11,7 @@
 #include "parallel/context_parallel.h"
 #include "reference/compare.h"
 #include "reference/eigen_device.h"
+#include "verify/judging.h"
 
 namespace shardproof {
 namespace {
@@ -45,6 +46,13 @@ std::string where_text(const Comparison& comparison, int rank, int replica, std:
                      index_text(comparison.worst));
 }
 
+std::string difference_text(const Tensor& actual, const Tensor& expected) {
+  const Comparison comparison = compare(actual, expected);
+  return !comparison.shape_problem.empty() ? comparison.shape_problem
+                                           : fmt::format("{} elements differ, worst {} at {}", comparison.differing,
+                                                         comparison.max_abs, index_text(comparison.worst));
+}
+
 // The worst finding over ranks and outputs.
 class Findings {
  public:
@@ -66,67 +74,6 @@ class Findings {
   VerificationResult& result_;
   std::string reason_;
 };
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  std::vector<std::byte> bytes_a(a.bytes()), bytes_b(b.bytes());
-  a.device().download(bytes_a, a);
-  b.device().download(bytes_b, b);
-  return bytes_a == bytes_b;
-}
-
-std::vector<SkippedNote> notes_of(const ParallelRun& run) {
-  std::vector<SkippedNote> notes;
-  for (const RankOutcome& rank : run.ranks) {
-    for (const SkippedEntry& entry : rank.skipped) {
-      const SkippedNote note{entry.module, entry.argument, entry.reason};
-      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
-    }
-  }
-  return notes;
-}
-
-bool splits_tokens(const ParallelRun& run) {
-  const auto& applied = run.ranks.front().applied;
-  return std::any_of(applied.begin(), applied.end(),
-                     [](const AppliedEntry& entry) { return entry.action == AppliedEntry::Action::split; });
-}
-
-void describe_run(const ParallelRun& run, VerificationResult& result) {
-  const bool divides_tokens = std::any_of(run.ranks.begin(), run.ranks.end(),
-                                          [](const RankOutcome& rank) { return rank.attention_tokens > 0; });
-  for (const RankOutcome& rank : run.ranks) {
-    if (divides_tokens) result.tokens_per_rank.push_back(rank.attention_tokens);
-    result.bytes_sent_per_rank = std::max(result.bytes_sent_per_rank, rank.statistics.bytes_sent);
-    result.collectives = std::max(result.collectives, rank.statistics.data_calls());
-  }
-  result.skipped_entries = notes_of(run);
-}
-
-// What makes a completed run wrong whatever its numbers are.
-std::string structural_difference(const ParallelRun& run, const std::vector<std::string>& outputs) {
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const std::vector<Tensor>& tensors = run.ranks[rank].outputs.tensors;
-    if (tensors.size() != outputs.size()) {
-      return fmt::format("rank {} returned {} outputs, expected {}", rank, tensors.size(), outputs.size());
-    }
-    for (std::size_t other = 0; other < rank; ++other) {
-      if (run.replica_of[other] != run.replica_of[rank]) continue;
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const Tensor& of_other = run.ranks[other].outputs.tensors[i];
-        if (same_bits(tensors[i], of_other)) continue;
-        const Comparison comparison = compare(tensors[i], of_other);
-        const std::string where = !comparison.shape_problem.empty()
-                                      ? comparison.shape_problem
-                                      : fmt::format("{} elements differ, worst {} at {}", comparison.differing,
-                                                    comparison.max_abs, index_text(comparison.worst));
-        return fmt::format("output '{}' differs between ranks {} and {}: {}", outputs[i], other, rank, where);
-      }
-      break;  // equality with one rank of the replica is equality with all before it
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -230,26 +177,6 @@ const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const
   return dense_case(case_name, replica_of_rank(config, rank)).arguments;
 }
 
-std::string Verifier::replicated_tokens(const std::string& case_name, const ParallelRun& run, int tp_degree) {
-  std::vector<std::int64_t> tokens(static_cast<std::size_t>(run.mesh.size()), 0);
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    if (run.ranks[rank].attention_exchanges == 0) return {};
-    tokens[static_cast<std::size_t>(run.replica_of[rank])] += run.ranks[rank].attention_tokens;
-  }
-  for (const int replica : run.replica_of) {
-    // Ranks that share heads by tensor parallelism have the same tokens.
-    const std::int64_t all = tokens[static_cast<std::size_t>(replica)] / tp_degree;
-    const std::int64_t dense = dense_case(case_name, replica).attention_tokens;
-    if (all == dense) continue;
-    return fmt::format(
-        "the first attention has {} query tokens over the ranks, the dense one {}: the plan leaves a sequence whole "
-        "that "
-        "attention exchanges, so its tokens count more than once",
-        all, dense);
-  }
-  return {};
-}
-
 const std::string& Verifier::obstacle_of(DenseCase& dense) {
   if (!dense.obstacle) dense.obstacle = unjudgeable(dense);
   return *dense.obstacle;
@@ -292,9 +219,10 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, int t
     result.reason = obstacle;
     return;
   }
-  const std::string structural = structural_difference(run, outputs);
+  const std::string structural = structural_difference(run, outputs, difference_text);
   if (!structural.empty()) findings.add_difference(structural);
-  const std::string replicated = replicated_tokens(case_name, run, tp_degree);
+  const std::string replicated =
+      replicated_tokens(run, tp_degree, [&](int replica) { return dense_case(case_name, replica).attention_tokens; });
   const bool is_float64 = options_.dtype == kFloat64;
   const double limit = is_float64 ? kFloat64Tolerance : kRatioLimit;
   for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
@@ -316,10 +244,7 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, int t
   }
   if (!findings.difference().empty() || !replicated.empty()) {
     result.verdict = Verdict::different;
-    const bool is_unconnected = splits_tokens(run) && run.ranks.front().attention_exchanges == 0;
-    result.reason = replicated + (replicated.empty() || findings.difference().empty() ? "" : "; ") +
-                    (is_unconnected ? "plan splits tokens but no attention collective was issued; " : "") +
-                    findings.difference();
+    result.reason = reason_of_difference(run, replicated, findings.difference());
   } else if (is_sixteen_bit(options_.dtype)) {
     result.verdict = Verdict::not_checked;
     result.reason = "16-bit end to end";
@@ -371,15 +296,10 @@ VerificationResult Verifier::verify(const std::string& case_name, const Parallel
   const Clock::time_point start = Clock::now();
   const ContextParallelConfig context = config.context_parallel_config.value_or(ContextParallelConfig{});
   const int tp_degree = effective_tp_degree(config);
-  VerificationResult result;
-  result.case_name = case_name;
-  result.mode = mode_name(config);
-  result.mesh = effective_mesh(config).text();
+  VerificationResult result = result_of_configuration(case_name, config);
   result.dtype = options_.dtype.name();
   result.device = device_->name();
   result.tier = "rounding";
-  result.rotate_method = context.rotate_method;
-  result.convert_to_fp32 = context.convert_to_fp32;
   result.seed = options_.seed;
   result.schedule_seed = options_.schedule_seed;
   const ParallelRun first = run(case_name, config, plans, first_form(options_.gather));

@@ -83,8 +83,6 @@ class Verifier {
   const std::string& obstacle_of(DenseCase& dense);
   // True if every output of the dense run has one value in all its elements: whatever equals it proves little.
   static bool says_nothing(DenseCase& dense);
-  // What is said of a plan under which attention sees tokens more than once. Empty if it does not.
-  std::string replicated_tokens(const std::string& case_name, const ParallelRun& run, int tp_degree);
   void judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result);
   // Runs again with padded gathers, which must give the same bits.
   void check_padded_form(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,

@@ -193,12 +193,35 @@ TEST(Verify, RunsEveryModeOfARecordedModel) {
   EXPECT_EQ(result.run.status, 0) << result.run.output;
   EXPECT_EQ(result.run.error, "");
   EXPECT_EQ(result.json.at("summary").dump(),
-            R"({"EXACT":0,"ROUNDING-EQUIVALENT":26,"DIFFERENT":0,"REFUSED":5,"NOT CHECKED":0})");
-  EXPECT_THAT(result.run.output, HasSubstr("\nREFUSED (5 of 31)\n"));
+            R"({"EXACT":26,"ROUNDING-EQUIVALENT":26,"DIFFERENT":0,"REFUSED":5,"NOT CHECKED":0})");
+  EXPECT_THAT(result.run.output, HasSubstr("\nREFUSED (5 of 57)\n"));
+  EXPECT_THAT(result.run.output, HasSubstr("\nrun     field on device field, exact tier, seed 0, schedule seed 0\n"
+                                           "        float64 on device reference, rounding tier, seed 0, "));
   EXPECT_THAT(result.run.output,
-              HasSubstr("\nNOT CHECKED\n  - EXACT: exact arithmetic (--tier exact) is not part of this build\n"));
-  EXPECT_THAT(result.run.output, HasSubstr("\nEverything that was run is verified: 26 ROUNDING-EQUIVALENT, 5 REFUSED; "
-                                           "largest figure "));
+              HasSubstr("\nNOT CHECKED\n  - element types other than float64: one run each (--dtype)\n"));
+  EXPECT_THAT(result.run.output, HasSubstr("\nEverything that was run is verified: 26 EXACT, 26 ROUNDING-EQUIVALENT, 5 "
+                                           "REFUSED; largest figure "));
+}
+
+TEST(Verify, RunsTheTierThatWasAskedForAlone) {
+  const JsonRun exact = run_with_json({"verify", golden("tiny"), "--case", "base", "--tier", "exact"});
+  EXPECT_EQ(exact.run.status, 0) << exact.run.output;
+  EXPECT_EQ(exact.json.at("summary").dump(),
+            R"({"EXACT":26,"ROUNDING-EQUIVALENT":0,"DIFFERENT":0,"REFUSED":5,"NOT CHECKED":0})");
+  for (const Json& entry : exact.json.at("results").items()) {
+    EXPECT_EQ(entry.at("tier").as_string(), "exact");
+    EXPECT_EQ(entry.at("dtype").as_string(), "field");
+    EXPECT_EQ(entry.at("device").as_string(), "field");
+    EXPECT_TRUE(entry.at("figure").is_null());
+  }
+  EXPECT_THAT(exact.run.output, HasSubstr("\nNOT CHECKED\n  - rounding, overflow and infinities, which exact "
+                                          "arithmetic does not have (--tier all)\n"));
+  EXPECT_THAT(exact.run.output, EndsWith("\nEverything that was run is verified: 26 EXACT, 5 REFUSED.\n"));
+
+  const ProgramRun rounding = run_program({"verify", golden("tiny"), "--case", "base", "--tier", "rounding"});
+  EXPECT_EQ(rounding.status, 0) << rounding.output;
+  EXPECT_THAT(rounding.output, HasSubstr("\nNOT CHECKED\n  - EXACT: exact arithmetic (--tier exact or all)\n"));
+  EXPECT_THAT(rounding.output, HasSubstr("is verified: 26 ROUNDING-EQUIVALENT, 5 REFUSED; largest figure "));
 }
 
 void expect_types_of_the_contract(const Json& result) {
@@ -209,14 +232,18 @@ void expect_types_of_the_contract(const Json& result) {
     EXPECT_TRUE(result.at(key).is_integer()) << key;
   EXPECT_TRUE(result.at("convert_to_fp32").is_bool());
   EXPECT_TRUE(result.at("seconds").is_double());
-  EXPECT_EQ(result.at("figure").is_null(), is_refused);
-  EXPECT_EQ(result.at("max_abs").is_null(), is_refused);
+  const bool is_exact = result.at("tier").as_string() == "exact";
+  EXPECT_EQ(result.at("figure").is_null(), is_refused || is_exact);
+  EXPECT_EQ(result.at("max_abs").is_null(), is_refused || is_exact);
   const bool divides_tokens = result.at("mode").as_string() != "tp";
   EXPECT_EQ(result.at("tokens_per_rank").size() == 0, is_refused || !divides_tokens);
   EXPECT_EQ(result.at("reason").as_string().empty(), !is_refused);
+  EXPECT_EQ(result.at("device").as_string(), is_exact ? "field" : "reference");
   if (is_refused) return;
-  EXPECT_TRUE(result.at("figure").is_double());
-  EXPECT_LE(result.at("figure").as_double(), 1e-11);
+  if (!is_exact) {
+    EXPECT_TRUE(result.at("figure").is_double());
+    EXPECT_LE(result.at("figure").as_double(), 1e-11);
+  }
   for (const Json& tokens : result.at("tokens_per_rank").items()) EXPECT_TRUE(tokens.is_integer());
   EXPECT_TRUE(result.at("worst").is_null() || keys_of(result.at("worst")) == (Words{"rank", "index"}));
   EXPECT_GT(result.at("bytes_sent_per_rank").as_int(), 0);
@@ -255,7 +282,6 @@ TEST(Verify, WritesTheJsonOfTheContract) {
     expect_types_of_the_contract(entry);
     EXPECT_EQ(entry.at("seed").as_int(), 3);
     EXPECT_EQ(entry.at("schedule_seed").as_int(), 4);
-    EXPECT_EQ(entry.at("device").as_string(), "reference");
     std::string mode = entry.at("mode").as_string();
     if (mode != "tp" && mode.starts_with("tp+")) mode = mode.substr(3);
     EXPECT_TRUE(mode == "tp" || std::find(modes.begin(), modes.end(), mode) != modes.end()) << mode;
@@ -263,6 +289,7 @@ TEST(Verify, WritesTheJsonOfTheContract) {
   }
   EXPECT_GT(verified, 0);
   EXPECT_EQ(result.json.at("summary").at("ROUNDING-EQUIVALENT").as_int(), verified);
+  EXPECT_EQ(result.json.at("summary").at("EXACT").as_int(), verified);
 }
 
 TEST(Verify, GivesTheSameJsonTwiceAndWithMoreWorkers) {
@@ -290,7 +317,7 @@ TEST(Verify, IsStatusTwoWhenANamedConfigurationIsRefusedInACase) {
   // One case of this model has an odd number of tokens, another an even one.
   const ProgramRun partly = run_program({"verify", "flux", "--ring-degree", "2"});
   EXPECT_EQ(partly.status, 2);
-  EXPECT_THAT(partly.output, HasSubstr("2 ROUNDING-EQUIVALENT, 2 REFUSED"));
+  EXPECT_THAT(partly.output, HasSubstr("2 EXACT, 2 ROUNDING-EQUIVALENT, 2 REFUSED"));
   EXPECT_THAT(partly.error, Not(HasSubstr("nothing was verified")));
 }
 
@@ -317,7 +344,8 @@ TEST(Verify, TakesTensorParallelismAloneAndWithContextParallelism) {
   const Json& entry = result.json.at("results").at(std::size_t{0});
   EXPECT_EQ(entry.at("mode").as_string(), "tp+ring");
   EXPECT_EQ(entry.at("mesh").as_string(), "tp=2,ring=2,ulysses=1");
-  EXPECT_EQ(entry.at("verdict").as_string(), "ROUNDING-EQUIVALENT");
+  EXPECT_EQ(entry.at("verdict").as_string(), "EXACT");
+  EXPECT_EQ(result.json.at("results").at(std::size_t{1}).at("verdict").as_string(), "ROUNDING-EQUIVALENT");
   EXPECT_EQ(run_program({"verify", "flux", "--case", "even", "--mesh", "tp=3,fsdp=2"}).status, 0);
 }
 
@@ -341,8 +369,8 @@ TEST(Verify, RefusesTensorParallelismThatDoesNotDivide) {
 }
 
 TEST(Verify, IsStatusTwoForSixteenBitsButPrintsTheRatio) {
-  const JsonRun result =
-      run_with_json({"verify", "flux", "--case", "even", "--ring-degree", "2", "--dtype", "bfloat16"});
+  const JsonRun result = run_with_json(
+      {"verify", "flux", "--case", "even", "--ring-degree", "2", "--dtype", "bfloat16", "--tier", "rounding"});
   EXPECT_EQ(result.run.status, 2);
   EXPECT_EQ(result.run.error,
             "shardproof: nothing was verified: bfloat16 is run and its ratio printed, but not judged; expected --dtype "
@@ -356,7 +384,8 @@ TEST(Verify, RunsReplicasOfOtherMeshDimensionsInFloat32) {
                                         "--dtype", "float32", "--tier", "all", "--gather", "padded", "--plan",
                                         "shipped", "--rotate-method", "alltoall", "--no-convert-to-fp32"});
   EXPECT_EQ(result.run.status, 0) << result.run.error;
-  const Json& entry = result.json.at("results").at(std::size_t{0});
+  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("verdict").as_string(), "EXACT");
+  const Json& entry = result.json.at("results").at(std::size_t{1});
   EXPECT_EQ(entry.at("mesh").as_string(), "fsdp=2,ring=2,ulysses=1");
   EXPECT_EQ(entry.at("tokens_per_rank").size(), 4U);
   EXPECT_EQ(entry.at("rotate_method").as_string(), "alltoall");
@@ -399,7 +428,7 @@ TEST(VerifyWithAPlanFile, FindsPositionsThatAreNotDivided) {
   const ProgramRun run = run_with_plan(plan_text(joined({kImage, kText}), kOutput));
   EXPECT_EQ(run.status, 1);
   EXPECT_THAT(run.output, HasSubstr("rotary embedding"));
-  EXPECT_THAT(run.output, EndsWith("\nA difference was found: 1 DIFFERENT.\n"));
+  EXPECT_THAT(run.output, EndsWith("\nA difference was found: 2 DIFFERENT.\n"));
 }
 
 TEST(VerifyWithAPlanFile, FindsTextThatEveryRankKeepsWhole) {

@@ -121,8 +121,10 @@ TEST(CommandLineOptions, RefuseMoreRanksThanCanBeSimulated) {
 }
 
 TEST(CommandLineOptions, RefuseWhatThisBuildDoesNotHave) {
-  expect_usage_error({"verify", "flux", "--tier", "exact"},
-                     "--tier: 'exact' is not possible, this build has no exact tier; expected rounding or all");
+  for (const char* command : {"plan", "run"}) {
+    expect_usage_error({command, "flux", "--tier", "exact"},
+                       "--tier: 'exact' is possible with verify only; expected rounding or all");
+  }
   expect_usage_error({"verify", "flux", "--device", "torch"},
                      "--device: 'torch' is not part of this build; expected reference or cpu");
 }
@@ -204,8 +206,8 @@ TEST(CommandLine, TellsVersionAndFeatures) {
   EXPECT_EQ(run.status, 0);
   EXPECT_THAT(run.output, StartsWith("shardproof 0."));
   EXPECT_THAT(run.output, HasSubstr("\nfeatures   communicator:sim, "));
-  EXPECT_THAT(run.output, HasSubstr("device:reference, device:cpu, tier:rounding\n"));
-  EXPECT_THAT(run.output, HasSubstr("\nnot built  tier:exact"));
+  EXPECT_THAT(run.output, HasSubstr("device:reference, device:cpu, tier:exact, tier:rounding\n"));
+  EXPECT_THAT(run.output, HasSubstr("\nnot built  device:torch"));
   // The libraries that the program was built with, each with its version.
   for (const char* library : {"fmt", "nlohmann/json", "CLI11", "Eigen", "oneDNN", "Boost.Context", "OpenMP"})
     EXPECT_THAT(run.output, testing::ContainsRegex(fmt::format("\nlibraries .*{} [0-9]+\\.[0-9]", library)));

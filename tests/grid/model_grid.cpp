@@ -1,7 +1,7 @@
 // The whole grid: every model and every export among the tests' data, each case, under every mode of context and tensor
-// parallelism at 2 to 4 ranks, in float64. Prints how many configurations were verified and refused, and by which rule,
-// and fails on any third outcome. With --markdown the table that the README shows.
-// usage: model_grid [--markdown]
+// parallelism at 2 to 4 ranks, in float64 or in exact arithmetic. Prints how many configurations were verified and
+// refused, and by which rule, and fails on any third outcome. With --markdown the table that the README shows.
+// usage: model_grid [--markdown] [--exact] [MODEL]
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "verify/exact_verifier.h"
 #include "verify/subject.h"
 #include "verify/verifier.h"
 
@@ -58,12 +59,12 @@ struct Counts {
 
 void judge(const std::string& source, const VerificationResult& result, Counts& counts) {
   switch (result.verdict) {
+    case Verdict::exact:
     case Verdict::rounding_equivalent:
       ++counts.verified;
       ++counts.verified_modes[result.mode];
       return;
     case Verdict::refused: ++counts.refused[rule_of(result.reason)]; return;
-    case Verdict::exact:
     case Verdict::different:
     case Verdict::not_checked: break;
   }
@@ -72,9 +73,16 @@ void judge(const std::string& source, const VerificationResult& result, Counts& 
                                            verdict_word(result.verdict), result.reason));
 }
 
-void run(const std::string& source, Counts& counts) {
+struct GridRequest {
+  bool markdown = false;
+  bool exact = false;
+  std::string model;  // short name; empty: all
+};
+
+void run(const std::string& source, const GridRequest& request, Counts& counts) {
   Subject subject = Subject::open(source, 0);
-  Verifier verifier(subject, {});
+  Verifier rounding(subject, {});
+  ExactVerifier exact(subject, {});
   ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
   std::vector<ParallelConfig> configurations;
   for (const ContextParallelConfig& config : default_configurations()) {
@@ -84,7 +92,9 @@ void run(const std::string& source, Counts& counts) {
     if (plans.tp && (plans.cp || !config.context_parallel_config)) configurations.push_back(config);
   }
   for (const std::string& name : subject.case_names()) {
-    for (const ParallelConfig& config : configurations) judge(source, verifier.verify(name, config, plans), counts);
+    for (const ParallelConfig& config : configurations) {
+      judge(source, request.exact ? exact.verify(name, config, plans) : rounding.verify(name, config, plans), counts);
+    }
   }
 }
 
@@ -114,13 +124,15 @@ std::string modes_of(const Counts& counts) {
   return fmt::format("{}", fmt::join(modes, ", "));
 }
 
-int run_all(bool markdown) {
+int run_all(const GridRequest& request) {
   Counts all;
-  if (markdown) fmt::print("| model | modes verified | verified | refused, by rule |\n|---|---|---|---|\n");
+  if (request.markdown) fmt::print("| model | modes verified | verified | refused, by rule |\n|---|---|---|---|\n");
+  if (!request.model.empty()) find_model_type(request.model);  // says which names there are
   for (const ModelType& model : model_types()) {
+    if (!request.model.empty() && model.short_name != request.model) continue;
     Counts counts;
-    for (const std::string& source : sources_of(model)) run(source, counts);
-    if (markdown) {
+    for (const std::string& source : sources_of(model)) run(source, request, counts);
+    if (request.markdown) {
       fmt::print("| {} (`{}`) | {} | {} | {} |\n", model.class_name, model.short_name, modes_of(counts),
                  counts.verified, listed(counts.refused));
     } else {
@@ -133,7 +145,7 @@ int run_all(bool markdown) {
     for (const auto& [rule, count] : counts.refused) all.refused[rule] += count;
     for (const std::string& difference : counts.differences) fmt::print(stderr, "{}\n", difference);
   }
-  if (!markdown) {
+  if (!request.markdown) {
     fmt::print("{} configurations: {} verified, {} refused ({}), {} different\n",
                all.verified + all.refusals() + all.different, all.verified, all.refusals(), listed(all.refused),
                all.different);
@@ -145,13 +157,22 @@ int run_all(bool markdown) {
 }  // namespace shardproof
 
 int main(int count, char** words) {
-  const bool markdown = count == 2 && std::string_view(words[1]) == "--markdown";
-  if (count > 1 && !markdown) {
-    fmt::print(stderr, "usage: model_grid [--markdown]\n");
-    return 2;
+  shardproof::GridRequest request;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = words[i];
+    if (word == "--markdown") {
+      request.markdown = true;
+    } else if (word == "--exact") {
+      request.exact = true;
+    } else if (word.starts_with("-") || !request.model.empty()) {
+      fmt::print(stderr, "usage: model_grid [--markdown] [--exact] [MODEL]\n");
+      return 2;
+    } else {
+      request.model = word;
+    }
   }
   try {
-    return shardproof::run_all(markdown);
+    return shardproof::run_all(request);
   } catch (const std::exception& error) {
     fmt::print(stderr, "model_grid: {}\n", error.what());
     return 3;

@@ -48,7 +48,7 @@ TEST(TerminalText, ShowsAVerification) {
             "  - weights and inputs are drawn, from seed 7\n"
             "\n"
             "NOT CHECKED\n"
-            "  - EXACT: exact arithmetic (--tier exact) is not part of this build\n"
+            "  - EXACT: exact arithmetic (--tier exact or all)\n"
             "\n"
             "Everything that was run is verified: 1 ROUNDING-EQUIVALENT, 4 REFUSED; largest figure 6.81e-16, allowed "
             "1e-11.\n");
