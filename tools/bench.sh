@@ -66,6 +66,7 @@ measure bench/compare_torch build/release
 measure "$bench/simulation_overhead"
 measure "$bench/verification_rate" tests/data/goldens/flux/tiny
 measure "$bench/many_ranks"
+measure "$bench/field_product"
 measure "$bench/loading"
 [ "$with_build" = no ] || measure clean_build
 echo

@@ -12,6 +12,7 @@
 #include "reference/compare.h"
 #include "reference/field_compare.h"
 #include "verify/judging.h"
+#include "verify/structure_check.h"
 
 namespace shardproof {
 namespace {
@@ -37,6 +38,21 @@ bool is_one_value(const Tensor& tensor) {
   const std::vector<field::Value> elements = field_elements(tensor);
   return elements.size() > 1 &&
          std::all_of(elements.begin(), elements.end(), [&](const field::Value& x) { return x == elements.front(); });
+}
+
+// Movement by identities, which no number can hide: it is the same for every draw.
+bool moves_what_it_should(const ParallelRun& run, const ParallelRunOptions& options, VerificationResult& result) {
+  const StructureResult structure = check_structure(run, options);
+  if (!structure.differences.empty()) {
+    result.verdict = Verdict::different;
+    result.reason =
+        "every number is equal, but what was moved is not what the layout says: " + structure.differences.front();
+    return false;
+  }
+  if (structure.not_checked.empty()) return true;
+  result.verdict = Verdict::not_checked;
+  result.reason = "equal in exact arithmetic, but its movement was not followed: " + structure.not_checked;
+  return false;
 }
 
 }  // namespace
@@ -210,23 +226,26 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
   }
   const std::int64_t zero_divisions = draw.device->zero_divisions();
   for (const Variation& variation : variations) {
-    const ParallelRun run = run_parallel([&] { return make_tree(draw); }, arguments, plans,
-                                         {.config = config,
-                                          .gather_form = variation.form,
-                                          .reduction_order = variation.order,
-                                          .schedule_seed = options_.schedule_seed,
-                                          .workers = options_.workers});
-    if (draw.number == 0 && &variation == &variations.front()) describe_run(run, result);
+    const ParallelRunOptions run_options{.config = config,
+                                         .gather_form = variation.form,
+                                         .reduction_order = variation.order,
+                                         .schedule_seed = options_.schedule_seed,
+                                         .workers = options_.workers};
+    const ParallelRun run = run_parallel([&] { return make_tree(draw); }, arguments, plans, run_options);
+    const bool is_first = draw.number == 0 && &variation == &variations.front();
+    if (is_first) describe_run(run, result);
     if (run.end != RunEnd::completed) {
       result.verdict = run.end == RunEnd::refused ? Verdict::refused : Verdict::different;
       result.reason = variation.words + run.reason;
       return true;
     }
     const std::string difference = difference_of(draw, case_name, run, effective_tp_degree(config), result);
-    if (difference.empty()) continue;
-    result.verdict = Verdict::different;
-    result.reason = variation.words + difference;
-    return draw.device->zero_divisions() == zero_divisions;
+    if (!difference.empty()) {
+      result.verdict = Verdict::different;
+      result.reason = variation.words + difference;
+      return draw.device->zero_divisions() == zero_divisions;
+    }
+    if (is_first && !moves_what_it_should(run, run_options, result)) return true;
   }
   result.verdict = Verdict::exact;
   return true;
