@@ -49,16 +49,16 @@ class FunctionModel final : public Module, public AttentionSlot {
   Function function_;
 };
 
-ModelType model_of(const FunctionModel::Function& function) {
+ModelType model_of(const FunctionModel::Function& function, std::int64_t batch = 1) {
   ModelType type;
   type.class_name = type.short_name = "FunctionModel";
   type.create = [function](const Json&, const ModelContext&) -> std::unique_ptr<Module> {
     return std::make_unique<FunctionModel>(function);
   };
   type.hostile_config = [] { return Json::object(); };
-  type.hostile_cases = [](std::uint64_t seed, Device& host) {
+  type.hostile_cases = [batch](std::uint64_t seed, Device& host) {
     ModelCase made{"one", {}, {"sample"}};
-    made.arguments.set("hidden_states", random_input(host, seed, "hidden_states", {1, 8, 4}));
+    made.arguments.set("hidden_states", random_input(host, seed, "hidden_states", {batch, 8, 4}));
     return std::vector<ModelCase>{made};
   };
   return type;
@@ -225,6 +225,16 @@ TEST(ExactVerifier, JudgesNothingByADenseRunThatIsNoMeasure) {
               return x.device().unary(UnaryOp::clamp_finite, x);
             }),
             "FunctionModel, case 'one', dense run: clamp_finite: not defined in exact arithmetic");
+}
+
+TEST(ExactVerifier, IsNotExactWhereMovementCannotBeFollowed) {
+  Subject subject = Subject::of_model(model_of(attended, 65), 0);
+  const VerificationResult result =
+      ExactVerifier(subject, {}).verify("one", context({.ring_degree = 2}), {.cp = divided_tokens()});
+  EXPECT_EQ(result.verdict, Verdict::not_checked);
+  EXPECT_THAT(result.reason,
+              AllOf(StartsWith("equal in exact arithmetic, but its movement was not followed: attention"),
+                    HasSubstr("is too large for identities")));
 }
 
 TEST(ExactVerifier, ReportsWhatGoesWrongInARunAndRefusesByRule) {
