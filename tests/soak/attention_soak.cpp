@@ -1,5 +1,5 @@
-// Attention of random shapes, masks, modes and schedules, on operands of uniform residues: every rank must have the rows
-// of the dense result, and their masses.
+// Attention of random shapes, masks, modes and schedules, on operands of uniform residues: every rank must have the
+// rows of the dense result, and their masses.
 #include <algorithm>
 #include <cmath>
 #include <limits>
