@@ -16,9 +16,9 @@ class Functions {
   explicit Functions(std::uint64_t seed);
 
   std::uint32_t base() const { return base_; }
-  // g^x mod p for x < q.
+  // g^x mod p for x < q; some number for others, which only memory that nobody wrote can hold.
   std::uint32_t exponential(std::uint32_t x) const {
-    return multiply_p(low_[x & (kTable - 1)], high_[x >> kTableBits]);
+    return multiply_p(low_[x & (kTable - 1)], high_[(x >> kTableBits) & (kTable - 1)]);
   }
   Value unary(UnaryOp op, const Value& x) const {
     return value_of_bits(salted_hash(unary_salts_[static_cast<std::size_t>(op)], pair(x)));

@@ -91,6 +91,24 @@ ExactVerifier::ExactVerifier(Subject& subject, const ExactOptions& options) : su
 
 ExactVerifier::~ExactVerifier() = default;
 
+const std::string& ExactVerifier::obstacle() {
+  if (obstacle_) return *obstacle_;
+  std::int64_t parameters = 0;
+  const ModelContext context{&subject_.host(), field_dtype(), TablePrecision::float64};
+  const std::unique_ptr<Module> declared = subject_.model().create(subject_.config(), context);
+  for_each_parameter(*declared, [&](const std::string&, Module&, const Module::Parameter& parameter) {
+    parameters += parameter.tensor->numel();
+  });
+  const std::int64_t most = options_.most_weight_bytes / (options_.seeds * static_cast<int>(field_dtype().size()));
+  obstacle_ = parameters <= most
+                  ? ""
+                  : fmt::format(
+                        "{} parameters are too many for exact arithmetic on {} seeds, at most {} are taken: fewer "
+                        "blocks of the same layers prove as much",
+                        parameters, options_.seeds, most);
+  return *obstacle_;
+}
+
 ExactVerifier::Draw& ExactVerifier::draw(int number, int attempt) {
   for (const auto& known : draws_) {
     if (known->number == number && known->attempt == attempt) return *known;
@@ -264,7 +282,8 @@ VerificationResult ExactVerifier::verify(const std::string& case_name, const Par
   result.tier = "exact";
   result.seed = options_.seed;
   result.schedule_seed = options_.schedule_seed;
-  for (int number = 0; number < options_.seeds; ++number) {
+  result.reason = obstacle();
+  for (int number = 0; result.reason.empty() && number < options_.seeds; ++number) {
     // Every draw may take another path to the same result: the forms of gathers and the orders of sums are spread over
     // them.
     std::vector<Variation> variations;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct ExactOptions {
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
+  // Eight bytes for each parameter and seed; a model that needs more is not checked.
+  std::int64_t most_weight_bytes = std::int64_t{1} << 33;
 };
 
 class ExactVerifier {
@@ -39,6 +42,8 @@ class ExactVerifier {
   struct DenseCase;
   struct Variation;
 
+  // Why the model is too large; empty if it is not.
+  const std::string& obstacle();
   Draw& draw(int number, int attempt);
   DenseCase& dense_case(Draw& draw, const std::string& case_name, int replica);
   void run_dense(Draw& draw, const ModelCase& raw, DenseCase& dense);
@@ -52,6 +57,7 @@ class ExactVerifier {
 
   Subject& subject_;
   ExactOptions options_;
+  std::optional<std::string> obstacle_;
   std::vector<std::unique_ptr<Draw>> draws_;
 };
 

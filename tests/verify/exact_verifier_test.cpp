@@ -252,6 +252,16 @@ TEST(ExactVerifier, ReportsWhatGoesWrongInARunAndRefusesByRule) {
   EXPECT_TRUE(refused.tokens_per_rank.empty());
 }
 
+TEST(ExactVerifier, DoesNotTakeAModelThatWouldFillTheMemory) {
+  Subject subject = Subject::open("probe", 0);
+  const ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
+  const VerificationResult result =
+      ExactVerifier(subject, {.most_weight_bytes = 16000}).verify("even", context({.ring_degree = 2}), plans);
+  EXPECT_EQ(result.verdict, Verdict::not_checked);
+  EXPECT_THAT(result.reason, HasSubstr(" parameters are too many for exact arithmetic on 2 seeds, at most 1000 are "
+                                       "taken: fewer blocks of the same layers prove as much"));
+}
+
 TEST(ExactVerifier, WantsTwoSeedsAtLeast) {
   Subject subject = Subject::open("probe", 0);
   EXPECT_EQ(test::thrown_by([&] { ExactVerifier(subject, {.seeds = 1}); }),
