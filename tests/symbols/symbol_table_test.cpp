@@ -1,5 +1,6 @@
 // The libraries of the algorithms and of the models refer to no symbol of simulated or real ranks: read from the symbol
-// tables of the libraries that were built. The checker itself is shown to find what it looks for.
+// tables of the libraries that were built; and the product's program has none of the zoo's faults. The checker itself
+// is shown to find what it looks for.
 #include "tests/symbols/symbol_table.h"
 
 #include <algorithm>
@@ -90,6 +91,15 @@ TEST(LibraryOfVerification, IsSeenToReferToSimulatedRanks) {
       symbols_shared_with(verify, table_of_library("sim", SHARDPROOF_LIBRARY_sim), {core});
   EXPECT_THAT(found, testing::Contains(testing::HasSubstr("refers to shardproof::")));
   EXPECT_THAT(found, testing::Each(testing::HasSubstr("which sim defines")));
+}
+
+// Faults that can be switched on are in the program of the zoo, and nowhere in the product's.
+TEST(Program, HasNoSymbolOfTheZoo) {
+  const auto of_zoo = testing::HasSubstr("10shardproof3zoo");
+  EXPECT_THAT(table_of_library("shardproof-zoo", SHARDPROOF_ZOO_PROGRAM).strong, testing::Contains(of_zoo));
+  const SymbolTable product = table_of_library("shardproof", SHARDPROOF_PROGRAM);
+  EXPECT_THAT(product.strong, testing::Contains(testing::HasSubstr("10shardproof")));
+  EXPECT_THAT(product.strong, testing::Not(testing::Contains(of_zoo)));
 }
 
 }  // namespace

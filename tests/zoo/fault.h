@@ -55,6 +55,12 @@ std::span<const Fault> plan_faults();
 std::span<const Absent> inexpressible_faults();
 std::span<const Absent> equivalent_faults();
 
+struct FaultTable {
+  std::string_view title;
+  std::span<const Fault> faults;
+};
+const std::vector<FaultTable>& fault_tables();
+
 // All of them in the order of the tables.
 const std::vector<Fault>& all_faults();
 

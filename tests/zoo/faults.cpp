@@ -4,13 +4,22 @@
 
 namespace shardproof::zoo {
 
+const std::vector<FaultTable>& fault_tables() {
+  static const std::vector<FaultTable> kTables{
+      {"ring attention", ring_faults()},
+      {"Ulysses, division, gather", ulysses_faults()},
+      {"masks, scale, groups", attention_faults()},
+      {"tensor parallelism", tensor_parallel_faults()},
+      {"models and hooks", model_faults()},
+      {"plans", plan_faults()},
+  };
+  return kTables;
+}
+
 const std::vector<Fault>& all_faults() {
   static const std::vector<Fault> kAll = [] {
     std::vector<Fault> all;
-    for (const std::span<const Fault> table : {ring_faults(), ulysses_faults(), attention_faults(),
-                                               tensor_parallel_faults(), model_faults(), plan_faults()}) {
-      all.insert(all.end(), table.begin(), table.end());
-    }
+    for (const FaultTable& table : fault_tables()) all.insert(all.end(), table.faults.begin(), table.faults.end());
     return all;
   }();
   return kAll;

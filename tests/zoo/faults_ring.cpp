@@ -84,7 +84,7 @@ std::span<const Fault> ring_faults() {
        .edits = {kWithoutFused,
                  {.file = kMerge,
                   .statement = "ops::logaddexp(a.lse, b.lse)",
-                  .replacement = "ops::subtract(ops::add(a.lse, a.lse), ops::logaddexp(a.lse, b.lse))"}},
+                  .replacement = "zoo::updated_with_wrong_sign(a.lse, b.lse)"}},
        .modes = kRingModes},
       {.name = "LSE_NOT_UPDATED",
        .catalogue = 16,
@@ -251,7 +251,7 @@ std::span<const Fault> ring_faults() {
        .what = "a kernel gives log-sum-exps to the base 2, which are merged as natural ones",
        .edits = {{.file = kRing,
                   .statement = "result_ = result_.out.defined() ? merge_softmax(result_, step) : step;",
-                  .replacement = "step.lse = ops::multiply(step.lse, 1.4426950408889634); result_ = "
+                  .replacement = "step.lse = zoo::to_base_2(step.lse); result_ = "
                                  "result_.out.defined() ? merge_softmax(result_, step) : step;"}},
        .modes = kRingModes},
       {.name = "LSE_HEADS_FOR_TOKENS",

@@ -27,10 +27,17 @@ std::map<Place, std::vector<std::int64_t>>& kept_sizes() {
   return kept;
 }
 
+bool has_floats(const Tensor& x) { return x.dtype().category() == DTypeCategory::floating; }
+
+void need_floats(const Tensor& x) {
+  SHARDPROOF_CHECK(has_floats(x), unsupported_error, "{}, not in {}", kNeedsFloats, x.dtype().name());
+}
+
 // Attention computed on the host one row at a time; `rounded` is applied to every intermediate value.
 template <class Rounded>
 AttentionOutput attention_on_host(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale,
                                   const Rounded& rounded, bool subtract_maximum) {
+  need_floats(q);
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), width = q.size(3), keys = k.size(1);
   const std::vector<double> all_q = ops::to_doubles(q), all_k = ops::to_doubles(k), all_v = ops::to_doubles(v);
   std::vector<double> bias;
@@ -137,7 +144,10 @@ Tensor inverted(const Tensor& mask) {
   return combined(mask, mask, [](double x, double) { return 1.0 - x; });
 }
 
-Tensor through(const Tensor& x, DType narrow) { return ops::cast(ops::cast(x, narrow), x.dtype()); }
+Tensor through(const Tensor& x, DType narrow) {
+  need_floats(x);
+  return ops::cast(ops::cast(x, narrow), x.dtype());
+}
 
 std::vector<double> from_first(std::vector<double> values) {
   const double first = values.empty() ? 0.0 : values.front();
@@ -229,6 +239,7 @@ AttentionOutput merge_by_average(const AttentionOutput& a, const AttentionOutput
 }
 
 AttentionOutput merge_by_sigmoid(const AttentionOutput& a, const AttentionOutput& b) {
+  need_floats(a.lse);
   const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
   const Tensor weight = combined(a.lse, b.lse, [&](double x, double y) { return sigmoid(y - x); });
   const Tensor wide = ops::cast(weight, a.out.dtype()).unsqueeze(-1);
@@ -236,7 +247,18 @@ AttentionOutput merge_by_sigmoid(const AttentionOutput& a, const AttentionOutput
           combined(a.lse, b.lse, [&](double x, double y) { return x - std::log(sigmoid(x - y)); })};
 }
 
+Tensor updated_with_wrong_sign(const Tensor& a, const Tensor& b) {
+  if (!has_floats(a)) return ops::logaddexp(a, ops::logaddexp(a, b));
+  return ops::subtract(ops::add(a, a), ops::logaddexp(a, b));
+}
+
+Tensor to_base_2(const Tensor& lse) {
+  need_floats(lse);
+  return ops::multiply(lse, 1.4426950408889634);
+}
+
 Tensor larger_of(const Tensor& a, const Tensor& b) {
+  if (!has_floats(a)) return a;
   return combined(a, b, [](double x, double y) { return std::max(x, y); });
 }
 

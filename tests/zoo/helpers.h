@@ -20,6 +20,10 @@
 
 namespace shardproof::zoo {
 
+// What a helper throws in arithmetic without floating-point numbers, where its fault cannot be expressed. A tier that
+// meets it has not checked the fault.
+inline constexpr std::string_view kNeedsFloats = "this fault exists in floating-point numbers only";
+
 // ---- Order and completeness of rows
 // The entries along the axis in reverse order.
 Tensor reversed(const Tensor& x, int axis);
@@ -77,7 +81,13 @@ Communicator* skewed_group(Communicator& world, const Mesh& mesh, std::vector<st
 AttentionOutput merge_by_average(const AttentionOutput& a, const AttentionOutput& b);
 // By sigmoid and log-sigmoid, as diffusers does it: not a number where a chunk has no keys.
 AttentionOutput merge_by_sigmoid(const AttentionOutput& a, const AttentionOutput& b);
+// In arithmetic without an order, the first.
 Tensor larger_of(const Tensor& a, const Tensor& b);
+// 2 a - log(exp a + exp b), which is a + log sigmoid(a - b) instead of a - log sigmoid(a - b). Where log-sum-exps are
+// masses that cannot be subtracted, the first counts twice.
+Tensor updated_with_wrong_sign(const Tensor& a, const Tensor& b);
+// A natural logarithm as one to the base 2.
+Tensor to_base_2(const Tensor& lse);
 // exp(x) / sum exp(x) in the tensors' type, without the maximum that keeps it finite.
 AttentionOutput attention_without_maximum(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                                           double scale);

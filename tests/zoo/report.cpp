@@ -1,6 +1,7 @@
 // How the zoo's score is written: a table for the terminal, a list of the faults, and JSON.
 // Part of zoo.h.
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,50 @@ const TierScore* first_kill(const FaultScore& score) {
   return found == score.tiers.end() ? nullptr : &*found;
 }
 
+std::string tier_word(const TierScore& tier) {
+  if (tier.tried == 0) return "-";
+  return tier.kills >= kKillsNeeded ? "killed" : tier.kills == 1 ? "once" : "missed";
+}
+
+bool is_in(const FaultTable& table, const FaultScore& score) {
+  return std::ranges::any_of(table.faults, [&](const Fault& fault) { return fault.name == score.fault->name; });
+}
+
+// "32 of 33": the faults among `scores` that `kills`, of those that the tier can express.
+template <class Kills, class Concerns>
+std::string share(const std::vector<FaultScore>& scores, const Kills& kills, const Concerns& concerns) {
+  return fmt::format("{} of {}", std::ranges::count_if(scores, kills), std::ranges::count_if(scores, concerns));
+}
+
+std::vector<TextTable::Cell> score_row(std::string title, const std::vector<FaultScore>& scores, std::size_t tiers) {
+  std::vector<TextTable::Cell> row{{std::move(title)}};
+  for (std::size_t i = 0; i < tiers; ++i) {
+    row.push_back({share(
+        scores, [&](const FaultScore& score) { return score.tiers[i].kills >= kKillsNeeded; },
+        [&](const FaultScore& score) { return score.tiers[i].tried > 0; })});
+  }
+  row.push_back({share(scores, &FaultScore::is_killed, [](const FaultScore&) { return true; })});
+  row.push_back({share(scores, &FaultScore::usual, [](const FaultScore&) { return true; })});
+  return row;
+}
+
+// Faults killed by table and tier.
+std::string score_text(const ZooReport& report) {
+  std::vector<TextTable::Column> columns{{"killed"}};
+  for (const std::string& tier : report.tiers) columns.push_back({tier, TextTable::Align::right});
+  columns.push_back({"all tiers", TextTable::Align::right});
+  columns.push_back({"usual test", TextTable::Align::right});
+  TextTable table(std::move(columns));
+  for (const FaultTable& faults : fault_tables()) {
+    std::vector<FaultScore> scores;
+    std::ranges::copy_if(report.faults, std::back_inserter(scores),
+                         [&](const FaultScore& score) { return is_in(faults, score); });
+    if (!scores.empty()) table.add(score_row(std::string(faults.title), scores, report.tiers.size()));
+  }
+  table.add(score_row("all", report.faults, report.tiers.size()));
+  return table.text(TextTable::Colour::off);
+}
+
 int kills_of_tier(const ZooReport& report, std::size_t tier) {
   return static_cast<int>(std::ranges::count_if(
       report.faults, [&](const FaultScore& score) { return score.tiers[tier].kills >= kKillsNeeded; }));
@@ -26,8 +71,7 @@ int kills_of_usual(const ZooReport& report) {
 
 std::vector<TextTable::Cell> row_of(const FaultScore& score) {
   std::vector<TextTable::Cell> row{{std::string(score.fault->name)}};
-  for (const TierScore& tier : score.tiers)
-    row.push_back({tier.kills >= kKillsNeeded ? "killed" : tier.kills == 1 ? "once" : "missed"});
+  for (const TierScore& tier : score.tiers) row.push_back({tier_word(tier)});
   row.push_back({score.usual ? "killed" : "missed"});
   const TierScore* kill = first_kill(score);
   row.push_back({kill == nullptr ? "" : kill->smallest});
@@ -79,14 +123,14 @@ std::string report_text(const ZooReport& report) {
   for (const FaultScore& score : report.faults) table.add(row_of(score));
   std::string text = table.text(TextTable::Colour::off) + "\n";
   const std::size_t all = report.faults.size();
-  for (std::size_t tier = 0; tier < report.tiers.size(); ++tier)
-    text += fmt::format("{}: {} of {} killed\n", report.tiers[tier], kills_of_tier(report, tier), all);
-  text += fmt::format("usual test (two ranks, equal lengths, no mask, rank 0, 1e-4 / 1e-3): {} of {} killed\n",
-                      kills_of_usual(report), all);
-  const auto killed = std::ranges::count_if(report.faults, &FaultScore::is_killed);
-  text += fmt::format("all tiers: {} of {} killed by at least {} configurations; healthy code passes {} of {} runs\n",
-                      killed, all, kKillsNeeded, report.healthy_runs - static_cast<int>(report.healthy_problems.size()),
-                      report.healthy_runs);
+  text += score_text(report) + "\n";
+  text += fmt::format("healthy code passes {} of {} runs; a fault is killed if {} configurations notice it\n",
+                      report.healthy_runs - static_cast<int>(report.healthy_problems.size()), report.healthy_runs,
+                      kKillsNeeded);
+  text +=
+      "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (context) or "
+      "1e-3\n"
+      "(tensor parallelism)\n";
   for (const FaultScore& score : report.faults) {
     if (!score.is_killed()) text += fmt::format("ALIVE: {} ({})\n", score.fault->name, score.fault->what);
   }

@@ -3,59 +3,103 @@
 #include <map>
 
 #include "core/error.h"
+#include "tests/zoo/helpers.h"
+#include "verify/structure_check.h"
 #include "verify/verifier.h"
 
 namespace shardproof::zoo {
 namespace {
 
-// Rounding of one element type.
-class RoundingTier final : public Tier {
+// A fault that the tier's numbers cannot express is none of its business.
+Judgement judged(Judgement::End end, std::string reason) {
+  if (reason.find(kNeedsFloats) != std::string::npos) end = Judgement::End::not_checked;
+  return {end, std::move(reason)};
+}
+
+// A subject and its verifier, which keeps the dense runs.
+struct Bench {
+  Subject subject;
+  std::unique_ptr<Verifier> verifier;
+};
+
+class Benches {
  public:
-  RoundingTier(DType dtype, DeviceChoice device, std::uint64_t seed) : dtype_(dtype), device_(device), seed_(seed) {}
-  std::string_view name() const override { return dtype_.name(); }
+  explicit Benches(const VerifierOptions& options) : options_(options) {}
+  Verifier& verifier_of(const std::string& model) {
+    std::unique_ptr<Bench>& bench = benches_[model];
+    if (!bench) {
+      bench = std::make_unique<Bench>(Bench{Subject::of_model(model_named(model), options_.seed), nullptr});
+      bench->verifier = std::make_unique<Verifier>(bench->subject, options_);
+    }
+    return *bench->verifier;
+  }
+  const VerifierOptions& options() const { return options_; }
+
+ private:
+  VerifierOptions options_;
+  std::map<std::string, std::unique_ptr<Bench>> benches_;
+};
+
+// What moved where, by identities instead of numbers.
+class StructureTier final : public Tier {
+ public:
+  explicit StructureTier(std::uint64_t seed) : benches_({.seed = seed, .schedule_seed = seed}) {}
+  std::string_view name() const override { return "structure"; }
 
   Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
     try {
-      const VerificationResult result = verifier_of(scenario.model).verify(scenario.case_name, scenario.config, plans);
-      return {end_of(result), result.reason};
+      const ParallelRun run =
+          benches_.verifier_of(scenario.model).run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
+      if (run.end == RunEnd::refused) return {Judgement::End::refused, run.reason};
+      if (run.end == RunEnd::failed) return judged(Judgement::End::stopped, run.reason);
+      const StructureResult result =
+          check_structure(run, {.config = scenario.config, .schedule_seed = benches_.options().schedule_seed});
+      if (result.differences.empty()) return {Judgement::End::passed, {}};
+      return judged(Judgement::End::differs, result.differences.front());
     } catch (const std::exception& error) {
-      return {Judgement::End::stopped, error.what()};
+      return judged(Judgement::End::stopped, error.what());
     }
   }
 
  private:
-  struct Bench {
-    Subject subject;
-    std::unique_ptr<Verifier> verifier;
-  };
+  Benches benches_;
+};
 
-  static Judgement::End end_of(const VerificationResult& result) {
+// Rounding of one element type.
+class RoundingTier final : public Tier {
+ public:
+  RoundingTier(DType dtype, DeviceChoice device, std::uint64_t seed)
+      : benches_({.dtype = dtype, .device = device, .seed = seed, .schedule_seed = seed}) {}
+  std::string_view name() const override { return benches_.options().dtype.name(); }
+
+  Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
+    try {
+      const VerificationResult result =
+          benches_.verifier_of(scenario.model).verify(scenario.case_name, scenario.config, plans);
+      return judged(end_of(result, scenario, plans), result.reason);
+    } catch (const std::exception& error) {
+      return judged(Judgement::End::stopped, error.what());
+    }
+  }
+
+ private:
+  Judgement::End end_of(const VerificationResult& result, const Scenario& scenario, const ParallelPlans& plans) {
     switch (result.verdict) {
       case Verdict::exact:
       case Verdict::rounding_equivalent: return Judgement::End::passed;
       case Verdict::refused: return Judgement::End::refused;
       case Verdict::not_checked: return Judgement::End::not_checked;
-      // A run that ended in a report left no tokens behind.
-      case Verdict::different:
-        return result.tokens_per_rank.empty() ? Judgement::End::stopped : Judgement::End::differs;
+      case Verdict::different: break;
     }
-    return Judgement::End::not_checked;
+    if (result.figure) return Judgement::End::differs;
+    // Ranks that returned different things, or a run that ended in a report: the verdict tells them apart in words
+    // only.
+    const ParallelRun run =
+        benches_.verifier_of(scenario.model).run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
+    return run.end == RunEnd::failed ? Judgement::End::stopped : Judgement::End::differs;
   }
 
-  Verifier& verifier_of(const std::string& model) {
-    std::unique_ptr<Bench>& bench = benches_[model];
-    if (!bench) {
-      bench = std::make_unique<Bench>(Bench{Subject::of_model(model_named(model), seed_), nullptr});
-      bench->verifier = std::make_unique<Verifier>(
-          bench->subject, VerifierOptions{.dtype = dtype_, .device = device_, .seed = seed_, .schedule_seed = seed_});
-    }
-    return *bench->verifier;
-  }
-
-  DType dtype_;
-  DeviceChoice device_;
-  std::uint64_t seed_;
-  std::map<std::string, std::unique_ptr<Bench>> benches_;
+  Benches benches_;
 };
 
 }  // namespace
@@ -73,6 +117,7 @@ std::string_view end_word(Judgement::End end) {
 
 std::vector<std::unique_ptr<Tier>> make_tiers(std::uint64_t seed) {
   std::vector<std::unique_ptr<Tier>> tiers;
+  tiers.push_back(std::make_unique<StructureTier>(seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat64, DeviceChoice::reference, seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat32, DeviceChoice::cpu, seed));
   return tiers;

@@ -78,11 +78,12 @@ TierScore Keeper::look(Tier& tier, const Fault& fault, std::set<std::string>& ki
   for (const Scenario& scenario : scenarios_of(fault)) {
     if (score.kills == kKillsNeeded) break;
     if (!is_healthy(tier, scenario)) continue;
-    ++score.tried;
     const FaultSwitch on(fault.name);
     const Judgement judgement = tier.judge(scenario, changed_plans(fault, plans_.at(scenario.model)));
     reached = reached || on.was_reached();
-    if (judgement.end == Judgement::End::passed || judgement.end == Judgement::End::not_checked) continue;
+    if (judgement.end == Judgement::End::not_checked) continue;
+    ++score.tried;
+    if (judgement.end == Judgement::End::passed) continue;
     killers.insert(scenario.text());
     if (score.kills++ > 0) continue;
     score.smallest = scenario.text();

@@ -28,7 +28,7 @@ struct ZooOptions {
 // What one tier made of one fault.
 struct TierScore {
   std::string tier;
-  int tried = 0;              // configurations that healthy code passes
+  int tried = 0;              // configurations that healthy code passes, and in which the fault can be
   int kills = 0;              // at most kKillsNeeded
   std::string smallest = {};  // of the configurations that killed it
   std::string end = {};       // "differs", "stopped", "refused"

@@ -85,7 +85,10 @@ TEST(Zoo, KillsAFaultThatLosesAChunk) {
 TEST(Zoo, KillsAFaultThatShowsOnThreeRanksOnly) {
   const FaultScore score = score_of("LSE_NOT_UPDATED");
   EXPECT_TRUE(score.is_killed());
-  EXPECT_THAT(score.tiers.front().smallest, HasSubstr("ring=3"));
+  for (const TierScore& tier : score.tiers) {
+    // By identities a wrong log-sum-exp is seen for itself, by numbers only once it is merged again.
+    if (tier.tier.starts_with("float")) EXPECT_THAT(tier.smallest, HasSubstr("ring=3")) << tier.tier;
+  }
   EXPECT_FALSE(score.usual) << "the usual test has two ranks";
 }
 
@@ -119,16 +122,18 @@ TEST(Zoo, ReportsAFaultThatLives) {
   TierScore tier;
   tier.tier = "float64";
   tier.kills = 1;
+  tier.tried = 3;
   FaultScore score;
   score.fault = &kAlive;
   score.tiers = {tier};
   score.kills = 1;
   report.faults = {score};
+  report.healthy_runs = 1;
   report.healthy_problems = {"float64, somewhere: differs: by much"};
   EXPECT_FALSE(report.is_good());
   const std::string text = report_text(report);
   EXPECT_THAT(text, HasSubstr("once"));
-  EXPECT_THAT(text, HasSubstr("float64: 0 of 1 killed"));
+  EXPECT_THAT(text, HasSubstr("all      0 of 1     0 of 1      0 of 1"));
   EXPECT_THAT(text, HasSubstr("ALIVE: ALIVE (nothing)"));
   EXPECT_THAT(text, HasSubstr("NOT HEALTHY: float64, somewhere: differs: by much"));
   EXPECT_EQ(report_json(report).at("summary").at("killed").as_int(), 0);
