@@ -34,6 +34,8 @@ struct Fault {
   // Where it shows: names of models and of modes (see scenarios.h), separated by blanks.
   std::string_view models = "flux";
   std::string_view modes;
+  // Of the models' cases only the one of this name; empty: all.
+  std::string_view only_case = {};
   Killer killer = Killer::arithmetic;
 };
 

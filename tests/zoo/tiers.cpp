@@ -1,9 +1,11 @@
 #include "tests/zoo/tiers.h"
 
+#include <functional>
 #include <map>
 
 #include "core/error.h"
 #include "tests/zoo/helpers.h"
+#include "verify/bitwise_check.h"
 #include "verify/structure_check.h"
 #include "verify/verifier.h"
 
@@ -40,11 +42,13 @@ class Benches {
   std::map<std::string, std::unique_ptr<Bench>> benches_;
 };
 
-// What moved where, by identities instead of numbers.
-class StructureTier final : public Tier {
+// Attention calls and movements of a run made again on operands that show more than numbers do.
+class ReplayTier final : public Tier {
  public:
-  explicit StructureTier(std::uint64_t seed) : benches_({.seed = seed, .schedule_seed = seed}) {}
-  std::string_view name() const override { return "structure"; }
+  using Check = std::function<std::vector<std::string>(const ParallelRun&, const ParallelRunOptions&)>;
+  ReplayTier(std::string_view name, Check differences, std::uint64_t seed)
+      : name_(name), differences_(std::move(differences)), benches_({.seed = seed, .schedule_seed = seed}) {}
+  std::string_view name() const override { return name_; }
 
   Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
     try {
@@ -52,16 +56,18 @@ class StructureTier final : public Tier {
           benches_.verifier_of(scenario.model).run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
       if (run.end == RunEnd::refused) return {Judgement::End::refused, run.reason};
       if (run.end == RunEnd::failed) return judged(Judgement::End::stopped, run.reason);
-      const StructureResult result =
-          check_structure(run, {.config = scenario.config, .schedule_seed = benches_.options().schedule_seed});
-      if (result.differences.empty()) return {Judgement::End::passed, {}};
-      return judged(Judgement::End::differs, result.differences.front());
+      const std::vector<std::string> differences =
+          differences_(run, {.config = scenario.config, .schedule_seed = benches_.options().schedule_seed});
+      if (differences.empty()) return {Judgement::End::passed, {}};
+      return judged(Judgement::End::differs, differences.front());
     } catch (const std::exception& error) {
       return judged(Judgement::End::stopped, error.what());
     }
   }
 
  private:
+  std::string_view name_;
+  Check differences_;
   Benches benches_;
 };
 
@@ -117,7 +123,16 @@ std::string_view end_word(Judgement::End end) {
 
 std::vector<std::unique_ptr<Tier>> make_tiers(std::uint64_t seed) {
   std::vector<std::unique_ptr<Tier>> tiers;
-  tiers.push_back(std::make_unique<StructureTier>(seed));
+  tiers.push_back(std::make_unique<ReplayTier>(
+      "structure",
+      [](const ParallelRun& run, const ParallelRunOptions& options) {
+        return check_structure(run, options).differences;
+      },
+      seed));
+  tiers.push_back(std::make_unique<ReplayTier>(
+      "bits",
+      [](const ParallelRun& run, const ParallelRunOptions& options) { return check_bits(run, options).differences; },
+      seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat64, DeviceChoice::reference, seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat32, DeviceChoice::cpu, seed));
   return tiers;

@@ -75,14 +75,19 @@ bool Keeper::is_healthy(Tier& tier, const Scenario& scenario) {
 TierScore Keeper::look(Tier& tier, const Fault& fault, std::set<std::string>& killers, bool& reached) {
   const Clock::time_point start = Clock::now();
   TierScore score{.tier = std::string(tier.name())};
+  std::map<int, int> tried_on;
   for (const Scenario& scenario : scenarios_of(fault)) {
     if (score.kills == kKillsNeeded) break;
+    if (!fault.only_case.empty() && scenario.case_name != fault.only_case) continue;
+    int& tried = tried_on[scenario.ranks];
+    if (tried == kMostTried) continue;
     if (!is_healthy(tier, scenario)) continue;
     const FaultSwitch on(fault.name);
     const Judgement judgement = tier.judge(scenario, changed_plans(fault, plans_.at(scenario.model)));
     reached = reached || on.was_reached();
     if (judgement.end == Judgement::End::not_checked) continue;
     ++score.tried;
+    ++tried;
     if (judgement.end == Judgement::End::passed) continue;
     killers.insert(scenario.text());
     if (score.kills++ > 0) continue;

@@ -16,6 +16,8 @@ namespace shardproof::zoo {
 
 // A fault is alive until this many configurations have killed it.
 inline constexpr int kKillsNeeded = 2;
+// Of every number of ranks a tier looks into as many configurations, the smallest ones, before it gives a fault up.
+inline constexpr int kMostTried = 12;
 // Faults of a run that is neither full nor of one fault.
 inline constexpr int kSampledFaults = 12;
 
