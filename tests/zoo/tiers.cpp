@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "tests/zoo/helpers.h"
 #include "verify/bitwise_check.h"
+#include "verify/exact_verifier.h"
 #include "verify/structure_check.h"
 #include "verify/verifier.h"
 
@@ -71,6 +72,58 @@ class ReplayTier final : public Tier {
   Benches benches_;
 };
 
+// What a verdict says of a run. A difference without a worst element is that of ranks which returned different things,
+// or of a run that ended in a report: the verdict tells these apart in words only, another run tells it for certain.
+Judgement::End end_of(const VerificationResult& result, Verifier& verifier, const Scenario& scenario,
+                      const ParallelPlans& plans) {
+  switch (result.verdict) {
+    case Verdict::exact:
+    case Verdict::rounding_equivalent: return Judgement::End::passed;
+    case Verdict::refused: return Judgement::End::refused;
+    case Verdict::not_checked: return Judgement::End::not_checked;
+    case Verdict::different: break;
+  }
+  if (result.figure || result.worst) return Judgement::End::differs;
+  const ParallelRun run = verifier.run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
+  return run.end == RunEnd::failed ? Judgement::End::stopped : Judgement::End::differs;
+}
+
+// Exact arithmetic, on two seeds.
+class ExactTier final : public Tier {
+ public:
+  explicit ExactTier(std::uint64_t seed) : seed_(seed), benches_({.seed = seed, .schedule_seed = seed}) {}
+  std::string_view name() const override { return "exact"; }
+
+  Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
+    try {
+      const VerificationResult result = verifier_of(scenario.model).verify(scenario.case_name, scenario.config, plans);
+      return judged(end_of(result, benches_.verifier_of(scenario.model), scenario, plans), result.reason);
+    } catch (const std::exception& error) {
+      return judged(Judgement::End::stopped, error.what());
+    }
+  }
+
+ private:
+  struct ExactBench {
+    Subject subject;
+    std::unique_ptr<ExactVerifier> verifier;
+  };
+
+  ExactVerifier& verifier_of(const std::string& model) {
+    std::unique_ptr<ExactBench>& bench = exact_[model];
+    if (!bench) {
+      bench = std::make_unique<ExactBench>(ExactBench{Subject::of_model(model_named(model), seed_), nullptr});
+      bench->verifier =
+          std::make_unique<ExactVerifier>(bench->subject, ExactOptions{.seed = seed_, .schedule_seed = seed_});
+    }
+    return *bench->verifier;
+  }
+
+  std::uint64_t seed_;
+  Benches benches_;
+  std::map<std::string, std::unique_ptr<ExactBench>> exact_;
+};
+
 // Rounding of one element type.
 class RoundingTier final : public Tier {
  public:
@@ -80,31 +133,15 @@ class RoundingTier final : public Tier {
 
   Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
     try {
-      const VerificationResult result =
-          benches_.verifier_of(scenario.model).verify(scenario.case_name, scenario.config, plans);
-      return judged(end_of(result, scenario, plans), result.reason);
+      Verifier& verifier = benches_.verifier_of(scenario.model);
+      const VerificationResult result = verifier.verify(scenario.case_name, scenario.config, plans);
+      return judged(end_of(result, verifier, scenario, plans), result.reason);
     } catch (const std::exception& error) {
       return judged(Judgement::End::stopped, error.what());
     }
   }
 
  private:
-  Judgement::End end_of(const VerificationResult& result, const Scenario& scenario, const ParallelPlans& plans) {
-    switch (result.verdict) {
-      case Verdict::exact:
-      case Verdict::rounding_equivalent: return Judgement::End::passed;
-      case Verdict::refused: return Judgement::End::refused;
-      case Verdict::not_checked: return Judgement::End::not_checked;
-      case Verdict::different: break;
-    }
-    if (result.figure) return Judgement::End::differs;
-    // Ranks that returned different things, or a run that ended in a report: the verdict tells them apart in words
-    // only.
-    const ParallelRun run =
-        benches_.verifier_of(scenario.model).run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
-    return run.end == RunEnd::failed ? Judgement::End::stopped : Judgement::End::differs;
-  }
-
   Benches benches_;
 };
 
@@ -133,6 +170,7 @@ std::vector<std::unique_ptr<Tier>> make_tiers(std::uint64_t seed) {
       "bits",
       [](const ParallelRun& run, const ParallelRunOptions& options) { return check_bits(run, options).differences; },
       seed));
+  tiers.push_back(std::make_unique<ExactTier>(seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat64, DeviceChoice::reference, seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat32, DeviceChoice::cpu, seed));
   return tiers;
