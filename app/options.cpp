@@ -306,6 +306,14 @@ void add_zoo(Subcommand& command, Options& options) {
                 seed_into(options.seed));
 }
 
+void check_zoo(const Options& options) {
+  SHARDPROOF_CHECK(!options.full || !options.fault, usage_error,
+                   "--only {} with --full: one fault or all of them; expected only one of these options",
+                   printable(options.fault.value_or("")));
+  SHARDPROOF_CHECK(!options.list || !(options.full || options.fault || options.json), usage_error,
+                   "--list: nothing is run; expected no --only, --full or --json beside it");
+}
+
 constexpr const char* kSubcommands = "oracle, verify, plan, run or zoo (--help explains them)";
 
 // The parser would only say that a subcommand is missing.
@@ -400,6 +408,7 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
                    "run: --backend is missing; expected --backend mpi");
+  check_zoo(options);
   return {.options = std::move(options), .text = {}};
 }
 

@@ -176,6 +176,15 @@ TEST(CommandLine, TakesNoSourceForTheZoo) {
   expect_usage_error({"zoo", "--seed", "1", "a\nb"}, "zoo: 'a\\x0ab' is one word too many; expected options only");
 }
 
+TEST(CommandLineOptions, OfTheZooDoNotContradictEachOther) {
+  expect_usage_error({"zoo", "--only", "LSE_MAX", "--full"},
+                     "--only LSE_MAX with --full: one fault or all of them; expected only one of these options");
+  for (const char* option : {"--full", "--only=LSE_MAX", "--json=out.json"}) {
+    expect_usage_error({"zoo", "--list", option},
+                       "--list: nothing is run; expected no --only, --full or --json beside it");
+  }
+}
+
 TEST(CommandLine, RefusesUnknownOptions) {
   expect_usage_error({"verify", "flux", "--bogus"},
                      "'--bogus' is no option of verify; shardproof verify --help lists them");
