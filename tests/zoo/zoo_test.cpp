@@ -6,15 +6,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "sim/simulation.h"
+#include "tests/zoo/plan_changes.h"
 #include "tests/zoo/scenarios.h"
 #include "tests/zoo/switch.h"
 #include "tests/zoo/tiers.h"
+#include "tests/zoo/usual_test.h"
 
 namespace shardproof::zoo {
 namespace {
@@ -97,6 +101,31 @@ TEST(Zoo, CountsARunThatStopsAsKilled) {
   const FaultScore score = score_of("RING_DIR_LENS");
   EXPECT_TRUE(score.is_killed());
   EXPECT_EQ(score.tiers.front().end, "stopped");
+}
+
+// Or what it catches would be no measure of it.
+TEST(UsualTest, PassesOnHealthyCodeWhereverAFaultIsLookedFor) {
+  UsualTest usual(0);
+  std::set<std::pair<std::string_view, std::string_view>> places;
+  for (const Fault& fault : all_faults()) {
+    // A changed plan is a fault without a switch.
+    if (fault.edits.empty() || !places.emplace(fault.models, fault.modes).second) continue;
+    EXPECT_FALSE(usual.fails_for(fault)) << fault.models << ", " << fault.modes;
+  }
+  EXPECT_GT(places.size(), 10U);
+}
+
+TEST(UsualTest, FailsWhereAChunkIsLost) {
+  UsualTest usual(0);
+  const FaultSwitch on("RING_SKIP_LAST");
+  const auto fault = std::ranges::find(all_faults(), "RING_SKIP_LAST", &Fault::name);
+  EXPECT_TRUE(usual.fails_for(*fault));
+}
+
+TEST(PlanChanges, RefuseAFaultWithoutAnyChange) {
+  const Fault empty{.name = "EMPTY", .what = "nothing", .edits = {}, .modes = "ring"};
+  EXPECT_EQ(message_of([&] { changed_plans(empty, ParallelPlans{}); }),
+            "fault 'EMPTY' has no edits, and no change of plans; expected one of them");
 }
 
 TEST(Zoo, KnowsNoOtherFaults) {
