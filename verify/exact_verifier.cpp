@@ -255,6 +255,7 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
     if (run.end != RunEnd::completed) {
       result.verdict = run.end == RunEnd::refused ? Verdict::refused : Verdict::different;
       result.reason = variation.words + run.reason;
+      result.tokens_per_rank.clear();
       return true;
     }
     const std::string difference = difference_of(draw, case_name, run, effective_tp_degree(config), result);
@@ -302,7 +303,6 @@ VerificationResult ExactVerifier::verify(const std::string& case_name, const Par
     }
     if (result.verdict != Verdict::exact) break;
   }
-  if (result.verdict == Verdict::refused) result.tokens_per_rank.clear();
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
 }
