@@ -76,11 +76,12 @@ TierScore Keeper::look(Tier& tier, const Fault& fault, std::set<std::string>& ki
   const Clock::time_point start = Clock::now();
   TierScore score{.tier = std::string(tier.name())};
   std::map<int, int> tried_on;
+  const int most = tier.name() == "bits" ? kMostTriedForBits : kMostTried;
   for (const Scenario& scenario : scenarios_of(fault)) {
     if (score.kills == kKillsNeeded) break;
     if (!fault.only_case.empty() && scenario.case_name != fault.only_case) continue;
     int& tried = tried_on[scenario.ranks];
-    if (tried == kMostTried) continue;
+    if (tried == most) continue;
     if (!is_healthy(tier, scenario)) continue;
     const FaultSwitch on(fault.name);
     const Judgement judgement = tier.judge(scenario, changed_plans(fault, plans_.at(scenario.model)));

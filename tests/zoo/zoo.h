@@ -18,6 +18,8 @@ namespace shardproof::zoo {
 inline constexpr int kKillsNeeded = 2;
 // Of every number of ranks a tier looks into as many configurations, the smallest ones, before it gives a fault up.
 inline constexpr int kMostTried = 12;
+// The tier of bits is the slowest, and is not asked for more than it shows in few.
+inline constexpr int kMostTriedForBits = 6;
 // Faults of a run that is neither full nor of one fault.
 inline constexpr int kSampledFaults = 12;
 
