@@ -86,6 +86,12 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
   }
   if (has_rounding) outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
   outcome.report.not_checked = what_verify_leaves_open(options);
+  for (const VerificationResult& result : results) {
+    for (const std::string& what : result.not_checked) {
+      std::vector<std::string>& open = outcome.report.not_checked;
+      if (std::find(open.begin(), open.end(), what) == open.end()) open.push_back(what);
+    }
+  }
   judge_verify(request, options, outcome);
   return outcome;
 }

@@ -56,6 +56,10 @@ Json to_json(const VerificationResult& result) {
   json.set("bytes_sent_per_rank", result.bytes_sent_per_rank);
   json.set("collectives", result.collectives);
   json.set("skipped_entries", skipped_to_json(result.skipped_entries));
+  json.set("diagnosis", list_of(result.diagnosis));
+  json.set("movements_checked", result.movements_checked);
+  json.set("bitwise_checked", result.bitwise_checked);
+  json.set("not_checked", list_of(result.not_checked));
   json.set("seconds", result.seconds);
   return json;
 }

@@ -52,6 +52,13 @@ struct VerificationResult {
   std::int64_t bytes_sent_per_rank = 0;  // the most that any rank sent; copies to itself are not counted
   std::int64_t collectives = 0;          // calls that move tensors, on the busiest rank
   std::vector<SkippedNote> skipped_entries;
+  // Of a difference: the first module output that is wrong, and how; sentences.
+  std::vector<std::string> diagnosis = {};
+  // Of the exact tier: different attention calls and plan entries whose movement was followed by identities, and
+  // problems of attention with an answer to the last bit.
+  std::int64_t movements_checked = 0;
+  std::int64_t bitwise_checked = 0;
+  std::vector<std::string> not_checked = {};  // of these, what was left out and why
   double seconds = 0.0;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -189,6 +190,7 @@ class Printer {
     }
     table(rows);
     if (!rows.empty()) legend();
+    movements();
     reasons(Verdict::different, "DIFFERENT");
     reasons(Verdict::refused, "REFUSED");
     skipped_entries();
@@ -219,18 +221,36 @@ class Printer {
   // Each distinct reason once, with the configurations that it applies to.
   void reasons(Verdict verdict, std::string_view title) {
     Groups<std::string, ConfigurationNames> by_reason;
+    std::map<std::string, const VerificationResult*> first_of;
     int count = 0;
     for (const VerificationResult& result : report_.verifications) {
       if (result.verdict != verdict) continue;
       ++count;
       add_name(by_reason[result.reason], result);
+      first_of.emplace(result.reason, &result);
     }
     if (count == 0) return;
     text_ += fmt::format("\n{} ({} of {})\n", title, count, report_.verifications.size());
     for (const auto& [reason, names] : by_reason) {
       message(reason);
       configurations(names);
+      for (const std::string& line : first_of.at(reason)->diagnosis) paragraph(printable(line, 1000), "      ", 8);
     }
+  }
+
+  // What stands behind EXACT besides equal elements.
+  void movements() {
+    std::int64_t followed = 0, to_the_bit = 0;
+    for (const VerificationResult& result : report_.verifications) {
+      followed += result.movements_checked;
+      to_the_bit += result.bitwise_checked;
+    }
+    if (followed == 0) return;
+    text_ += '\n';
+    paragraph(fmt::format("Movement was followed by identities of elements in {} attention calls and plan entries, and "
+                          "attention compared to the last bit in {} problems made for it.",
+                          followed, to_the_bit),
+              "", 0);
   }
 
   void configurations(const ConfigurationNames& names) {

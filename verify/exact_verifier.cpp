@@ -11,6 +11,8 @@
 #include "parallel/context_parallel.h"
 #include "reference/compare.h"
 #include "reference/field_compare.h"
+#include "verify/bitwise_check.h"
+#include "verify/diagnosis.h"
 #include "verify/judging.h"
 #include "verify/structure_check.h"
 
@@ -40,13 +42,23 @@ bool is_one_value(const Tensor& tensor) {
          std::all_of(elements.begin(), elements.end(), [&](const field::Value& x) { return x == elements.front(); });
 }
 
-// Movement by identities, which no number can hide: it is the same for every draw.
-bool moves_what_it_should(const ParallelRun& run, const ParallelRunOptions& options, VerificationResult& result) {
+// Movement by identities and attention to the last bit, which are the same for every draw. False with a verdict that is
+// not EXACT.
+bool moves_what_it_should(const ParallelRun& run, const ParallelRunOptions& options, bool with_bits,
+                          VerificationResult& result) {
   const StructureResult structure = check_structure(run, options);
-  if (!structure.differences.empty()) {
+  const BitwiseResult bits = with_bits ? check_bits(run, options) : BitwiseResult();
+  result.movements_checked = structure.attention_calls + structure.plan_entries;
+  result.bitwise_checked = bits.problems;
+  result.not_checked = bits.not_checked;
+  if (!structure.differences.empty() || !bits.differences.empty()) {
     result.verdict = Verdict::different;
     result.reason =
-        "every number is equal, but what was moved is not what the layout says: " + structure.differences.front();
+        structure.differences.empty()
+            ? "every number is equal in exact arithmetic, but not every bit where attention has one answer to the "
+              "last: " +
+                  bits.differences.front()
+            : "every number is equal, but what was moved is not what the layout says: " + structure.differences.front();
     return false;
   }
   if (structure.not_checked.empty()) return true;
@@ -219,6 +231,23 @@ std::string ExactVerifier::difference_of(Draw& draw, const std::string& case_nam
   return reason_of_difference(run, replicated, difference);
 }
 
+void ExactVerifier::diagnose_difference(Draw& draw, const ParallelRun& run, const std::vector<Arguments>& arguments,
+                                        const ParallelPlans& plans, const ParallelRunOptions& options,
+                                        VerificationResult& result) {
+  const TreeFactory tree = [&] { return make_tree(draw); };
+  result.diagnosis = diagnose({.dense_tree = tree,
+                               .rank_tree = tree,
+                               .arguments = arguments,
+                               .plans = plans,
+                               .options = options,
+                               .tolerance = 0.0})
+                         .lines();
+  if (run.end != RunEnd::completed) return;
+  constexpr std::size_t kShown = 3;
+  const std::vector<std::string> moved = check_structure(run, options).differences;
+  for (std::size_t i = 0; i < std::min(kShown, moved.size()); ++i) result.diagnosis.push_back("movement: " + moved[i]);
+}
+
 bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const ParallelConfig& config,
                                  const ParallelPlans& plans, const std::vector<Variation>& variations,
                                  VerificationResult& result) {
@@ -242,29 +271,35 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
     result.reason = error.what();
     return true;
   }
+  const auto options_of = [&](const Variation& variation) {
+    return ParallelRunOptions{.config = config,
+                              .gather_form = variation.form,
+                              .reduction_order = variation.order,
+                              .schedule_seed = options_.schedule_seed,
+                              .workers = options_.workers};
+  };
   const std::int64_t zero_divisions = draw.device->zero_divisions();
   for (const Variation& variation : variations) {
-    const ParallelRunOptions run_options{.config = config,
-                                         .gather_form = variation.form,
-                                         .reduction_order = variation.order,
-                                         .schedule_seed = options_.schedule_seed,
-                                         .workers = options_.workers};
-    const ParallelRun run = run_parallel([&] { return make_tree(draw); }, arguments, plans, run_options);
+    const ParallelRunOptions options = options_of(variation);
+    const ParallelRun run = run_parallel([&] { return make_tree(draw); }, arguments, plans, options);
     const bool is_first = draw.number == 0 && &variation == &variations.front();
     if (is_first) describe_run(run, result);
     if (run.end != RunEnd::completed) {
       result.verdict = run.end == RunEnd::refused ? Verdict::refused : Verdict::different;
       result.reason = variation.words + run.reason;
       result.tokens_per_rank.clear();
+      if (run.end == RunEnd::failed) diagnose_difference(draw, run, arguments, plans, options, result);
       return true;
     }
     const std::string difference = difference_of(draw, case_name, run, effective_tp_degree(config), result);
     if (!difference.empty()) {
       result.verdict = Verdict::different;
       result.reason = variation.words + difference;
-      return draw.device->zero_divisions() == zero_divisions;
+      if (draw.device->zero_divisions() != zero_divisions) return false;
+      diagnose_difference(draw, run, arguments, plans, options, result);
+      return true;
     }
-    if (is_first && !moves_what_it_should(run, run_options, result)) return true;
+    if (is_first && !moves_what_it_should(run, options, options_.bits, result)) return true;
   }
   result.verdict = Verdict::exact;
   return true;

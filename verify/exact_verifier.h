@@ -2,7 +2,8 @@
 // residues (reference/field_device.h), dense and parallel, several times with independent seeds. A seed decides the
 // base of exponentials, the salts of functions, and the inputs, which are drawn anew in the case's shapes; from the
 // second seed on the weights as well. Integers, masks, coordinates and settings are the case's. Every element on every
-// rank must be equal. Source: verification specification, sections 1 and 2.
+// rank must be equal. Movement is followed apart, by identities, and attention made again on inputs with an answer to
+// the last bit (structure_check.h, bitwise_check.h). Source: verification specification, sections 1 and 2.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace shardproof {
 struct ExactOptions {
   int seeds = 2;  // independent runs behind one verdict, at least 2
   GatherChoice gather = GatherChoice::both;
+  bool bits = true;  // attention is compared to the last bit as well
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
@@ -51,6 +53,9 @@ class ExactVerifier {
   // Judges all variations under one draw. False if a zero had to be divided by, so that another draw must decide.
   bool verify_under(Draw& draw, const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
                     const std::vector<Variation>& variations, VerificationResult& result);
+  // The first module output that is wrong, and what was moved to the wrong place.
+  void diagnose_difference(Draw& draw, const ParallelRun& run, const std::vector<Arguments>& arguments,
+                           const ParallelPlans& plans, const ParallelRunOptions& options, VerificationResult& result);
   // Of one run; an empty text if every element on every rank is equal.
   std::string difference_of(Draw& draw, const std::string& case_name, const ParallelRun& run, int tp_degree,
                             VerificationResult& result);

@@ -113,8 +113,8 @@ class ExactTier final : public Tier {
     std::unique_ptr<ExactBench>& bench = exact_[model];
     if (!bench) {
       bench = std::make_unique<ExactBench>(ExactBench{Subject::of_model(model_named(model), seed_), nullptr});
-      bench->verifier =
-          std::make_unique<ExactVerifier>(bench->subject, ExactOptions{.seed = seed_, .schedule_seed = seed_});
+      bench->verifier = std::make_unique<ExactVerifier>(
+          bench->subject, ExactOptions{.bits = false, .seed = seed_, .schedule_seed = seed_});
     }
     return *bench->verifier;
   }
