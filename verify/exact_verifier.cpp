@@ -235,13 +235,14 @@ void ExactVerifier::diagnose_difference(Draw& draw, const ParallelRun& run, cons
                                         const ParallelPlans& plans, const ParallelRunOptions& options,
                                         VerificationResult& result) {
   const TreeFactory tree = [&] { return make_tree(draw); };
-  result.diagnosis = diagnose({.dense_tree = tree,
-                               .rank_tree = tree,
-                               .arguments = arguments,
-                               .plans = plans,
-                               .options = options,
-                               .tolerance = 0.0})
-                         .lines();
+  const Diagnosis diagnosis = diagnose({.dense_tree = tree,
+                                        .rank_tree = tree,
+                                        .arguments = arguments,
+                                        .plans = plans,
+                                        .options = options,
+                                        .tolerance = 0.0});
+  // A run that ended in a report may have ended before anything could be compared.
+  if (diagnosis.found || diagnosis.compared > 0 || run.end == RunEnd::completed) result.diagnosis = diagnosis.lines();
   if (run.end != RunEnd::completed) return;
   constexpr std::size_t kShown = 3;
   const std::vector<std::string> moved = check_structure(run, options).differences;

@@ -274,6 +274,10 @@ TEST(Verify, WritesTheJsonOfTheContract) {
                      "bytes_sent_per_rank",
                      "collectives",
                      "skipped_entries",
+                     "diagnosis",
+                     "movements_checked",
+                     "bitwise_checked",
+                     "not_checked",
                      "seconds"};
   const std::vector<std::string> modes{"ulysses", "ulysses_anything", "ring", "ring_anything", "unified"};
   int verified = 0;

@@ -61,6 +61,10 @@ TEST(JsonReport, WritesAVerificationWithTheFieldsOfTheContract) {
       "reason": "1 dimension, plan expects 2"
     }
   ],
+  "diagnosis": [],
+  "movements_checked": 0,
+  "bitwise_checked": 0,
+  "not_checked": [],
   "seconds": 0.0123
 })");
 }

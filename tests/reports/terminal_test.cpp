@@ -69,6 +69,23 @@ TEST(TerminalText, NamesADifferenceWithEveryLineOfItsReport) {
   EXPECT_THAT(text, EndsWith("\nA difference was found: 1 DIFFERENT.\n"));
 }
 
+TEST(TerminalReport, SaysWhereADifferenceBegins) {
+  Report report = test::verify_report();
+  report.verifications.resize(1);
+  VerificationResult& result = report.verifications.front();
+  result.verdict = Verdict::different;
+  result.reason = "output 'sample' on rank 1: 3 elements differ";
+  result.diagnosis = {"first wrong: output of module 'a.b' (Linear)", "movement: query token 7 misses key token 2"};
+  result.movements_checked = 5;
+  result.bitwise_checked = 8;
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("      first wrong: output of module 'a.b' (Linear)\n"
+                              "      movement: query token 7 misses key token 2\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nMovement was followed by identities of elements in 5 attention calls and plan entries, "
+                        "and attention compared to the\nlast bit in 8 problems made for it.\n"));
+}
+
 TEST(TerminalText, TakesTheFigureThatIsNoNumberForTheLargest) {
   Report report = test::verify_report();
   report.verifications = {test::verified_result(), test::verified_result(), test::verified_result()};
