@@ -3,63 +3,15 @@
 // attention, a modulation per token or item, hooks by a plan).
 #include "core/ops.h"
 #include "parallel/context_parallel.h"
-#include "property_tests/generators.h"
+#include "property_tests/model_draws.h"
 #include "reference/eigen_device.h"
 #include "tests/support/rank_results.h"
-#include "tests/support/small_model.h"
 
 namespace shardproof::test {
 namespace {
 
 // Two layers in float64: relative to the largest output.
 constexpr double kTolerance = 1e-11;
-
-struct ModelDraw {
-  ModeDraw mode;
-  int head_block = 0, head_last = 0;
-  int layers = 0;  // + 1
-  int batch = 0;   // + 1
-  int text = 0, image = 0, context = 0;
-  int split_context = 0;
-  int per_token = 0;
-  int masked = 0;
-  std::uint64_t seed = 0;
-
-  SmallModelConfig config() const {
-    return {.heads = mode.heads(head_block, head_last),
-            .layers = 1 + layers,
-            .context = split_context == 0 ? Placement::replicated : Placement::split};
-  }
-  SmallInputShape shape() const {
-    return {.batch = 1 + batch,
-            .text = mode.length(text),
-            .image = mode.length(image),
-            .context = split_context == 0 ? 1 + context : mode.length(context),
-            .timestep_per_token = per_token != 0,
-            .has_text_mask = masked != 0};
-  }
-  friend std::ostream& operator<<(std::ostream& out, const ModelDraw& draw) {
-    const SmallInputShape shape = draw.shape();
-    return out << draw.mode << "; heads " << draw.config().heads << ", layers " << draw.config().layers << ", batch "
-               << shape.batch << ", text " << shape.text << ", image " << shape.image << ", context " << shape.context
-               << (draw.split_context == 0 ? " whole" : " divided")
-               << (draw.per_token == 0 ? "" : ", timestep per token") << (draw.masked == 0 ? "" : ", text mask")
-               << ", seed " << draw.seed;
-  }
-};
-
-rc::Gen<ModelDraw> any_model(rc::Gen<ModeDraw> mode) {
-  return rc::gen::build<ModelDraw>(
-      rc::gen::set(&ModelDraw::mode, std::move(mode)), rc::gen::set(&ModelDraw::head_block, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::head_last, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::layers, rc::gen::inRange(0, 2)), rc::gen::set(&ModelDraw::batch, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::text, rc::gen::inRange(0, 6)), rc::gen::set(&ModelDraw::image, rc::gen::inRange(0, 8)),
-      rc::gen::set(&ModelDraw::context, rc::gen::inRange(0, 4)),
-      rc::gen::set(&ModelDraw::split_context, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::per_token, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::masked, rc::gen::inRange(0, 2)),
-      rc::gen::set(&ModelDraw::seed, rc::gen::inRange<std::uint64_t>(0, 100000)));
-}
 
 // One model with its weights and inputs.
 class Subject {
