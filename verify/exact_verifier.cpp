@@ -242,7 +242,8 @@ void ExactVerifier::diagnose_difference(Draw& draw, const ParallelRun& run, cons
                                         .options = options,
                                         .tolerance = 0.0});
   // A run that ended in a report may have ended before anything could be compared.
-  if (diagnosis.found || diagnosis.compared > 0 || run.end == RunEnd::completed) result.diagnosis = diagnosis.lines();
+  if (diagnosis.found || diagnosis.compared > 0 || !diagnosis.ended.empty() || run.end == RunEnd::completed)
+    result.diagnosis = diagnosis.lines();
   if (run.end != RunEnd::completed) return;
   constexpr std::size_t kShown = 3;
   const std::vector<std::string> moved = check_structure(run, options).differences;

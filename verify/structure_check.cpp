@@ -1,6 +1,7 @@
 #include "verify/structure_check.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -150,6 +151,11 @@ std::vector<AppliedEntry> different_entries(const ParallelRun& run) {
   return entries;
 }
 
+void append(std::vector<std::string>& all, std::vector<std::string> more) {
+  more.resize(std::min(more.size(), kMostDifferences - std::min(kMostDifferences, all.size())));
+  std::ranges::move(more, std::back_inserter(all));
+}
+
 std::int64_t work_of(const AttentionCall& call, int ranks) {
   const std::int64_t rows = call.q[0] * call.q[1] * call.q[2], keys = call.k[1] * ranks;
   const bool is_masked = call.mask.rank() > 0;
@@ -173,17 +179,22 @@ StructureResult check_structure(const ParallelRun& run, const ParallelRunOptions
     }
     ++result.attention_calls;
     const auto sets = std::make_shared<KeySets>();
+    std::vector<std::string> found;
     replay_on_all_ranks(
         options, call,
         [&](const ReplayedCall& replayed) { return AttentionCheck(replayed, sets, options.schedule_seed).run(); },
-        result.differences);
+        found);
+    result.wrong_attention_calls += found.empty() ? 0 : 1;
+    append(result.differences, std::move(found));
   }
   for (const AppliedEntry& entry : different_entries(run)) {
     ++result.plan_entries;
+    std::vector<std::string> found;
     check_on_all_ranks(
         options, world, fmt::format("entries of the plan that divide {} along axis {}", entry.total, entry.axis),
-        [&](const ContextParallelState& state, int rank) { return check_entry(entry, state, rank); },
-        result.differences);
+        [&](const ContextParallelState& state, int rank) { return check_entry(entry, state, rank); }, found);
+    result.wrong_plan_entries += found.empty() ? 0 : 1;
+    append(result.differences, std::move(found));
   }
   return result;
 }

@@ -14,6 +14,9 @@ namespace shardproof {
 struct StructureResult {
   std::int64_t attention_calls = 0;  // different ones
   std::int64_t plan_entries = 0;     // different ones: by action, axis and sizes
+  // Of these.
+  std::int64_t wrong_attention_calls = 0;
+  std::int64_t wrong_plan_entries = 0;
   // "attention q [1, 4, 2, 8], ..: query token 7, head 2 on rank 1: key token 4 counted 2 times, key token 2 missing";
   // empty if everything stood where the layout says.
   std::vector<std::string> differences;

@@ -140,12 +140,112 @@ TEST_F(DiagnosisTest, ComparesWhatRanksHadWhenTheRunFailed) {
   EXPECT_EQ(diagnosis.compared, 0);
 }
 
+// Multiplies an argument before the module sees it.
+class ArgumentSpoiler final : public Hook {
+ public:
+  explicit ArgumentSpoiler(const char* name) : name_(name) {}
+  std::string_view class_name() const override { return "ArgumentSpoiler"; }
+  void pre_forward(Module&, Arguments& arguments) override {
+    const Name name(name_);
+    arguments.set(name, ops::multiply(arguments.tensor(name), 1.25));
+  }
+
+ private:
+  const char* name_;
+};
+
+TEST_F(DiagnosisTest, TellsWhatAModelComputesFromWhatItsPlanGathers) {
+  Subject subject = Subject::open("flux", 0);
+  DiagnosisInput input =
+      input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
+  input.rank_tree = [&] {
+    std::unique_ptr<Module> tree = subject.make_tree(context_);
+    tree->find_module("proj_out")->hooks().register_hook("spoiler", std::make_unique<Spoiler>());
+    return tree;
+  };
+  const Diagnosis diagnosis = diagnose(input);
+  EXPECT_EQ(diagnosis.module, "proj_out");
+  EXPECT_EQ(diagnosis.point, Point::output);
+  EXPECT_EQ(diagnosis.origin.module, "proj_out");
+}
+
+TEST_F(DiagnosisTest, SaysThatRanksEndedWhenThePlanDivided) {
+  Subject subject = Subject::open("flux", 0);
+  DiagnosisInput input =
+      input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
+  for (auto& [id, entry] : input.plans.cp->entries) {
+    auto* splits = std::get_if<SplitEntries>(&entry);
+    for (std::size_t i = 0; splits != nullptr && i < splits->size(); ++i) {
+      auto& [key, split] = (*splits)[i];
+      // Three coordinates on two ranks.
+      if (std::get<std::string>(key) == "img_ids") std::get<ContextParallelInput>(split).split_dim = 1;
+    }
+  }
+  const Diagnosis diagnosis = diagnose(input);
+  ASSERT_THAT(diagnosis.ended, SizeIs(2));
+  EXPECT_EQ(diagnosis.ended[0].point, Point::division);
+  EXPECT_THAT(diagnosis.lines(), testing::Contains("ranks 0, 1 ended before the forward of the whole model"));
+}
+
+TEST_F(DiagnosisTest, BlamesTheCallerForAnArgument) {
+  Subject subject = Subject::open("flux", 0);
+  DiagnosisInput input =
+      input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
+  // Inside of what the diagnosis sees of the block's arguments, as the block's own code would.
+  input.rank_tree = [&] {
+    std::unique_ptr<Module> tree = subject.make_tree(context_);
+    Module* block = tree->find_module("transformer_blocks.1");
+    block->hooks().register_hook("spoiler", std::make_unique<ArgumentSpoiler>("hidden_states"));
+    return tree;
+  };
+  const Diagnosis diagnosis = diagnose(input);
+  ASSERT_TRUE(diagnosis.found);
+  EXPECT_EQ(diagnosis.point, Point::argument);
+  EXPECT_EQ(diagnosis.module, "transformer_blocks.1.norm1");
+  EXPECT_EQ(diagnosis.origin.module, "transformer_blocks.1");
+  EXPECT_THAT(diagnosis.lines()[0], HasSubstr("as module 'transformer_blocks.1"));
+}
+
+TEST_F(DiagnosisTest, SaysWhereTheRanksEnded) {
+  Subject subject = Subject::open("flux", 0);
+  DiagnosisInput input =
+      input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
+  input.rank_tree = [&] {
+    std::unique_ptr<Module> tree = subject.make_tree(context_);
+    tree->find_module("transformer_blocks.0.attn")->hooks().register_hook("thrower", std::make_unique<Thrower>());
+    return tree;
+  };
+  const Diagnosis diagnosis = diagnose(input);
+  EXPECT_FALSE(diagnosis.found);
+  ASSERT_THAT(diagnosis.ended, SizeIs(2));
+  EXPECT_TRUE(diagnosis.ended[1].origin.attends);
+  EXPECT_THAT(diagnosis.lines(),
+              testing::Contains("ranks 0, 1 ended inside module 'transformer_blocks.0.attn' (FluxAttention)"));
+}
+
+TEST_F(DiagnosisTest, SuspectsWhatAPlanForgets) {
+  Subject subject = Subject::open("flux", 0);
+  DiagnosisInput input =
+      input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
+  EXPECT_THAT(diagnose(input).suspects, testing::IsEmpty());
+  for (auto& [id, entry] : input.plans.cp->entries) {
+    if (auto* splits = std::get_if<SplitEntries>(&entry))
+      std::erase_if(*splits, [](const auto& split) { return std::get<std::string>(split.first) == "img_ids"; });
+  }
+  std::erase_if(input.plans.cp->entries, [](const auto& entry) { return entry.first == "proj_out"; });
+  const std::vector<Suspect> suspects = diagnose(input).suspects;
+  ASSERT_THAT(suspects, SizeIs(1));
+  EXPECT_EQ(suspects[0].value, "img_ids");
+  EXPECT_THAT(suspects[0].text, HasSubstr("'img_ids' of the whole model stays whole"));
+}
+
 TEST_F(DiagnosisTest, SaysThatARunIsTooLargeForIt) {
   Subject subject = Subject::open("flux", 0);
   DiagnosisInput input =
       input_of(subject, "even", {.context_parallel_config = ContextParallelConfig{.ulysses_degree = 2}});
   input.most_bytes = 1 << 20;
-  EXPECT_THAT(diagnose(input).lines(), ElementsAre("not diagnosed: the outputs of all modules take more than 1 MB"));
+  EXPECT_THAT(diagnose(input).lines(),
+              ElementsAre("not diagnosed: the arguments and outputs of all modules take more than 1 MB"));
 }
 
 TEST(PlacesText, SaysThePattern) {

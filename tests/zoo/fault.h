@@ -23,6 +23,7 @@ struct Edit {
 enum class Killer : std::uint8_t {
   arithmetic,  // any number: what is computed is another thing
   rounding,    // floating-point numbers only: in exact arithmetic it is the same thing
+  order,       // numbers with an order: exact arithmetic has none, and runs a stand-in, which is not counted for it
 };
 
 struct Fault {
@@ -37,6 +38,11 @@ struct Fault {
   // Of the models' cases only the one of this name; empty: all.
   std::string_view only_case = {};
   Killer killer = Killer::arithmetic;
+  // The places that a diagnosis may name, separated by blanks: "attention"; "entries", the dividing and gathering of a
+  // plan; "output", one that no entry gathers; "argument:ids", "class:FluxAttention", "module:to_out", "sharded:attn",
+  // an argument, the code of a module, or that of a sharded layer, whose name, class or path has that in it. Empty:
+  // that of the last edit's file (see expected_place()).
+  std::string_view where = {};
 };
 
 // A fault of the catalogue that our design cannot have, or one that changes nothing: the reason, or the proof.

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "reports/text_table.h"
 #include "tests/zoo/zoo.h"
@@ -16,8 +17,18 @@ const TierScore* first_kill(const FaultScore& score) {
   return found == score.tiers.end() ? nullptr : &*found;
 }
 
-std::string tier_word(const TierScore& tier) {
+// Whether the tier's numbers can be the fault itself, so that what it finds is to its credit.
+bool is_counted(const FaultScore& score, const TierScore& tier) {
+  return tier.tried > 0 && (tier.tier != "exact" || score.fault->killer == Killer::arithmetic);
+}
+
+bool is_kill(const FaultScore& score, const TierScore& tier) {
+  return is_counted(score, tier) && tier.kills >= kKillsNeeded;
+}
+
+std::string tier_word(const FaultScore& score, const TierScore& tier) {
   if (tier.tried == 0) return "-";
+  if (!is_counted(score, tier)) return "stand-in";
   return tier.kills >= kKillsNeeded ? "killed" : tier.kills == 1 ? "once" : "missed";
 }
 
@@ -35,8 +46,8 @@ std::vector<TextTable::Cell> score_row(std::string title, const std::vector<Faul
   std::vector<TextTable::Cell> row{{std::move(title)}};
   for (std::size_t i = 0; i < tiers; ++i) {
     row.push_back({share(
-        scores, [&](const FaultScore& score) { return score.tiers[i].kills >= kKillsNeeded; },
-        [&](const FaultScore& score) { return score.tiers[i].tried > 0; })});
+        scores, [&](const FaultScore& score) { return is_kill(score, score.tiers[i]); },
+        [&](const FaultScore& score) { return is_counted(score, score.tiers[i]); })});
   }
   row.push_back({share(scores, &FaultScore::is_killed, [](const FaultScore&) { return true; })});
   row.push_back({share(scores, &FaultScore::usual, [](const FaultScore&) { return true; })});
@@ -61,17 +72,22 @@ std::string score_text(const ZooReport& report) {
 }
 
 int kills_of_tier(const ZooReport& report, std::size_t tier) {
-  return static_cast<int>(std::ranges::count_if(
-      report.faults, [&](const FaultScore& score) { return score.tiers[tier].kills >= kKillsNeeded; }));
+  return static_cast<int>(
+      std::ranges::count_if(report.faults, [&](const FaultScore& score) { return is_kill(score, score.tiers[tier]); }));
 }
 
 int kills_of_usual(const ZooReport& report) {
   return static_cast<int>(std::ranges::count_if(report.faults, &FaultScore::usual));
 }
 
+std::ptrdiff_t localised_faults(const ZooReport& report) {
+  return std::ranges::count_if(report.faults,
+                               [](const FaultScore& score) { return score.is_killed() && score.is_localised; });
+}
+
 std::vector<TextTable::Cell> row_of(const FaultScore& score) {
   std::vector<TextTable::Cell> row{{std::string(score.fault->name)}};
-  for (const TierScore& tier : score.tiers) row.push_back({tier_word(tier)});
+  for (const TierScore& tier : score.tiers) row.push_back({tier_word(score, tier)});
   row.push_back({score.usual ? "killed" : "missed"});
   const TierScore* kill = first_kill(score);
   row.push_back({kill == nullptr ? "" : kill->smallest});
@@ -86,6 +102,37 @@ std::vector<TextTable::Column> columns_of(const ZooReport& report) {
   for (const char* title : {"usual test", "smallest configuration", "how"}) columns.push_back({title});
   columns.push_back({"seconds", TextTable::Align::right});
   return columns;
+}
+
+// How many of the killed faults the diagnosis finds the place of, and which it does not.
+std::string localisation_text(const ZooReport& report) {
+  const auto killed = std::ranges::count_if(report.faults, &FaultScore::is_killed);
+  const auto localised = localised_faults(report);
+  std::string text =
+      fmt::format("localised: {} of {} killed faults ({:.0f} %)\n", localised, killed,
+                  killed == 0 ? 0.0 : 100.0 * static_cast<double>(localised) / static_cast<double>(killed));
+  for (const FaultScore& score : report.faults) {
+    if (!score.is_killed() || score.is_localised) continue;
+    text += fmt::format("not localised: {}, expected {}; {}: {}\n", score.fault->name, score.expected, score.smallest,
+                        score.found);
+  }
+  return text;
+}
+
+// Faults that exact arithmetic cannot be, and those of them for which it runs something else.
+std::string exact_text(const ZooReport& report) {
+  std::vector<std::string_view> cannot, stand_ins;
+  for (const FaultScore& score : report.faults) {
+    for (const TierScore& tier : score.tiers) {
+      if (tier.tier != "exact" || is_counted(score, tier)) continue;
+      (tier.tried == 0 ? cannot : stand_ins).push_back(score.fault->name);
+    }
+  }
+  const auto list = [](const auto& names) {
+    return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  };
+  return fmt::format("not for exact arithmetic: {}; not counted for it, as it runs a stand-in: {}\n", list(cannot),
+                     list(stand_ins));
 }
 
 Json to_json(const TierScore& score) {
@@ -108,10 +155,17 @@ Json to_json(const FaultScore& score) {
   json.set("killed", score.is_killed());
   json.set("kills", score.kills);
   json.set("reached", score.reached);
+  json.set("exact_runs_a_stand_in", score.fault->killer == Killer::order);
   json.set("usual_test", score.usual);
   Json tiers = Json::array();
   for (const TierScore& tier : score.tiers) tiers.append(to_json(tier));
   json.set("tiers", std::move(tiers));
+  Json place = Json::object();
+  place.set("configuration", score.smallest);
+  place.set("expected", score.expected);
+  place.set("found", score.found);
+  place.set("localised", score.is_localised);
+  json.set("diagnosis", std::move(place));
   json.set("seconds", score.seconds);
   return json;
 }
@@ -131,6 +185,8 @@ std::string report_text(const ZooReport& report) {
       "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (context) or "
       "1e-3\n"
       "(tensor parallelism)\n";
+  text += exact_text(report);
+  text += localisation_text(report);
   for (const FaultScore& score : report.faults) {
     if (!score.is_killed()) text += fmt::format("ALIVE: {} ({})\n", score.fault->name, score.fault->what);
   }
@@ -171,6 +227,7 @@ Json report_json(const ZooReport& report) {
   summary.set("faults", report.faults.size());
   summary.set("killed", std::ranges::count_if(report.faults, &FaultScore::is_killed));
   summary.set("killed_by_tier", std::move(tiers));
+  summary.set("localised", localised_faults(report));
   summary.set("killed_by_usual_test", kills_of_usual(report));
   summary.set("healthy_runs", report.healthy_runs);
   Json problems = Json::array();

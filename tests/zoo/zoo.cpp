@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/random.h"
+#include "tests/zoo/localisation.h"
 #include "tests/zoo/plan_changes.h"
 #include "tests/zoo/scenarios.h"
 #include "tests/zoo/switch.h"
@@ -27,7 +28,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Keeper {
  public:
   explicit Keeper(const ZooOptions& options)
-      : options_(options), tiers_(make_tiers(options.seed)), usual_(options.seed) {}
+      : options_(options), tiers_(make_tiers(options.seed)), usual_(options.seed), localiser_(options.seed) {}
 
   FaultScore score(const Fault& fault);
   void describe(ZooReport& report) const {
@@ -40,11 +41,14 @@ class Keeper {
   const std::vector<Scenario>& scenarios_of(const Fault& fault);
   // Whether healthy code passes there; a difference is a problem of ours, a refusal is not.
   bool is_healthy(Tier& tier, const Scenario& scenario);
+  // What the diagnosis makes of the smallest of the configurations that kill it.
+  void localise(const std::set<std::string>& killers, FaultScore& score);
   TierScore look(Tier& tier, const Fault& fault, std::set<std::string>& killers, bool& reached);
 
   ZooOptions options_;
   std::vector<std::unique_ptr<Tier>> tiers_;
   UsualTest usual_;
+  Localiser localiser_;
   std::map<std::pair<std::string, std::string>, std::vector<Scenario>> scenarios_;
   std::map<std::pair<std::string, std::string>, bool> healthy_;
   std::map<std::string, ParallelPlans> plans_;
@@ -100,12 +104,27 @@ TierScore Keeper::look(Tier& tier, const Fault& fault, std::set<std::string>& ki
   return score;
 }
 
+void Keeper::localise(const std::set<std::string>& killers, FaultScore& score) {
+  const Fault& fault = *score.fault;
+  const std::vector<Scenario>& all = scenarios_of(fault);
+  const auto smallest =
+      std::ranges::find_if(all, [&](const Scenario& scenario) { return killers.contains(scenario.text()); });
+  if (smallest == all.end()) return;
+  const FaultSwitch on(fault.name);
+  const Finding finding = localiser_.find(*smallest, changed_plans(fault, plans_.at(smallest->model)));
+  score.smallest = smallest->text();
+  score.expected = expected_place(fault);
+  score.found = place_text(finding);
+  score.is_localised = names_place(finding, score.expected);
+}
+
 FaultScore Keeper::score(const Fault& fault) {
   const Clock::time_point start = Clock::now();
   FaultScore score{.fault = &fault};
   std::set<std::string> killers;
   for (const auto& tier : tiers_) score.tiers.push_back(look(*tier, fault, killers, score.reached));
   score.kills = static_cast<int>(killers.size());
+  localise(killers, score);
   const FaultSwitch on(fault.name);
   score.usual = usual_.fails_for(fault);
   score.seconds = seconds_since(start);

@@ -46,6 +46,11 @@ struct FaultScore {
   int kills = 0;         // different configurations
   bool reached = false;  // whether a rank came to the faulty statement
   bool usual = false;    // whether the usual test fails
+  // In the smallest configuration that kills it.
+  std::string smallest = {};
+  std::string expected = {};  // places, see Fault::where
+  std::string found = {};     // what the diagnosis says
+  bool is_localised = false;
   double seconds = 0.0;
   bool is_killed() const { return kills >= kKillsNeeded; }
 };

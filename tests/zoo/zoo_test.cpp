@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "sim/simulation.h"
+#include "tests/zoo/localisation.h"
 #include "tests/zoo/plan_changes.h"
 #include "tests/zoo/scenarios.h"
 #include "tests/zoo/switch.h"
@@ -128,6 +129,40 @@ TEST(PlanChanges, RefuseAFaultWithoutAnyChange) {
             "fault 'EMPTY' has no edits, and no change of plans; expected one of them");
 }
 
+TEST(Localisation, ExpectsEveryFaultSomewhere) {
+  for (const Fault& fault : all_faults()) {
+    EXPECT_NE(expected_place(fault), "") << fault.name;
+    EXPECT_FALSE(names_place({}, expected_place(fault))) << fault.name << ": nothing is told where it is";
+  }
+}
+
+TEST(Localisation, KnowsPlacesByWhatTheDiagnosisSays) {
+  Finding finding;
+  finding.diagnosis.found = true;
+  finding.diagnosis.point = Point::argument;
+  finding.diagnosis.value = "rotary.1";
+  finding.diagnosis.origin = {"blocks.0.attn", "SomeAttention", true, true};
+  for (const char* place : {"attention", "sharded:attn", "module:blocks.0", "class:SomeAttention", "argument:rotary"})
+    EXPECT_TRUE(names_place(finding, place)) << place;
+  for (const char* place : {"entries", "sharded:mlp", "module:norm", "class:Attention", "argument:mask", "output"})
+    EXPECT_FALSE(names_place(finding, place)) << place;
+  EXPECT_TRUE(names_place(finding, "entries attention"));
+  finding.diagnosis.point = Point::gather;
+  EXPECT_TRUE(names_place(finding, "entries"));
+  finding.diagnosis.suspects = {{"output 1", "stays divided"}};
+  EXPECT_TRUE(names_place(finding, "output"));
+  EXPECT_EQ(message_of([&] { names_place(finding, "somewhere"); }),
+            "'somewhere' is no place of a fault; expected attention, entries, output, or sharded:, module:, class:, "
+            "argument: with a text");
+}
+
+TEST(Localisation, FindsFaultsOfSeveralKinds) {
+  for (const char* name : {"RING_SKIP_LAST", "TP_AR_SKIP_ATTN", "PLAN_IDS_WHOLE", "SINGLE_STREAM_IMAGE_FIRST"}) {
+    const FaultScore score = score_of(name);
+    EXPECT_TRUE(score.is_localised) << name << ", " << score.smallest << ": " << score.found;
+  }
+}
+
 TEST(Zoo, KnowsNoOtherFaults) {
   EXPECT_EQ(message_of([] { chosen_faults({.only = "NO_SUCH_FAULT"}); }),
             "--only: 'NO_SUCH_FAULT' is no fault of the zoo; expected one that --list names");
@@ -143,6 +178,24 @@ TEST(Zoo, DrawsItsSampleFromTheSeed) {
 
 TEST(Zoo, RefusesAnUnknownMode) {
   EXPECT_EQ(message_of([] { configurations_of_mode("spiral"); }), "the zoo has no mode 'spiral'");
+}
+
+TEST(Zoo, CountsNoStandInForExactArithmetic) {
+  static const Fault kOrdered{
+      .name = "ORDERED", .what = "nothing", .edits = {}, .modes = "ring", .killer = Killer::order};
+  ZooReport report;
+  report.tiers = {"exact"};
+  report.faults = {{.fault = &kOrdered,
+                    .tiers = {{.tier = "exact", .tried = 2, .kills = 2}},
+                    .kills = 2,
+                    .expected = "attention",
+                    .found = "elsewhere"}};
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("all     0 of 0     1 of 1      0 of 1"));
+  EXPECT_THAT(text, HasSubstr("not counted for it, as it runs a stand-in: ORDERED"));
+  EXPECT_THAT(text, HasSubstr("localised: 0 of 1 killed faults (0 %)"));
+  EXPECT_THAT(text, HasSubstr("not localised: ORDERED, expected attention; "));
+  EXPECT_EQ(report_json(report).at("summary").at("killed_by_tier").at("exact").as_int(), 0);
 }
 
 TEST(Zoo, ReportsAFaultThatLives) {
