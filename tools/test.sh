@@ -6,9 +6,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 release_tests=release
+release_title="all tests but the slow ones, release build"
 case "${1-}" in
   "") ;;
-  --full) release_tests=all ;;
+  --full)
+    release_tests=all
+    release_title="all tests, release build"
+    ;;
   *)
     echo "usage: tools/test.sh [--full]      --full also runs the tests labelled slow" >&2
     exit 2
@@ -49,5 +53,11 @@ run_tests tsan-workers
 
 closing_lines "simulated ranks on several workers, thread sanitizer" tsan tsan-workers
 closing_lines "fast tests, address and undefined-behaviour sanitizers" asan asan
-closing_lines "all tests, release build" release "$release_tests"
+closing_lines "$release_title" release "$release_tests"
+echo
+if [ "$failed" -eq 0 ]; then
+  echo "test: every test run passed"
+else
+  echo "test: FAILED, see '(Failed)' and '(Timeout)' in the lists above" >&2
+fi
 exit "$failed"
