@@ -1,6 +1,9 @@
 #include "parallel/config.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace shardproof {
 namespace {
@@ -21,12 +24,12 @@ class Problems {
 
 void validate_mesh(const ContextParallelConfig& config, Problems& problems) {
   if (!config.mesh) return;
+  std::vector<std::string> missing;
+  std::string completed = config.mesh->text();
   const auto check = [&](std::string_view dimension, const std::optional<int>& degree) {
     if (!config.mesh->has(dimension)) {
-      problems.add(
-          ErrorKind::config_error,
-          "mesh: '{}' has no dimension '{}'; a custom mesh must contain 'ring' and 'ulysses', of size 1 if unused",
-          config.mesh->text(), dimension);
+      missing.push_back(fmt::format("'{}'", dimension));
+      completed += fmt::format("{}{}={}", completed.empty() ? "" : ",", dimension, degree.value_or(1));
     } else if (degree && *degree != config.mesh->size_of(dimension)) {
       problems.add(ErrorKind::config_error,
                    "{}_degree is {}, but the mesh '{}' has {}={}; they must agree (or leave the degree unset)",
@@ -35,6 +38,12 @@ void validate_mesh(const ContextParallelConfig& config, Problems& problems) {
   };
   check("ring", config.ring_degree);
   check("ulysses", config.ulysses_degree);
+  if (missing.empty()) return;
+  problems.add(
+      ErrorKind::config_error,
+      "mesh: '{}' has no dimension {}; a custom mesh must contain 'ring' and 'ulysses', of size 1 if unused, as "
+      "in '{}'",
+      config.mesh->text(), fmt::join(missing, " and no "), completed);
 }
 
 // Both kinds live in one mesh, whichever of them brings it.
@@ -51,7 +60,8 @@ void validate_common_mesh(const ParallelConfig& config, Problems& problems) {
   const std::optional<Mesh>& mesh = of_context ? of_context : of_tensor;
   if (!mesh) return;
   for (const std::string_view dimension : {"tp", "ring", "ulysses"}) {
-    if (mesh->has(dimension)) continue;
+    // Of its own mesh, context parallelism has said that itself.
+    if (mesh->has(dimension) || (of_context && dimension != "tp")) continue;
     problems.add(ErrorKind::config_error,
                  "mesh: '{}' has no dimension '{}'; context and tensor parallelism together need one mesh with the "
                  "dimensions 'tp', 'ring' and 'ulysses'",
@@ -150,8 +160,10 @@ std::vector<Problem> validate(const ParallelConfig& config) {
 
 void throw_problems(const std::vector<Problem>& problems) {
   if (problems.empty()) return;
+  constexpr std::size_t kListed = 4;
   std::string message = problems.front().message;
-  for (std::size_t i = 1; i < problems.size(); ++i) message += "; also: " + problems[i].message;
+  for (std::size_t i = 1; i < std::min(problems.size(), kListed); ++i) message += "; also: " + problems[i].message;
+  if (problems.size() > kListed) message += fmt::format("; and {} more", problems.size() - kListed);
   throw Refusal(problems.front().kind, message);
 }
 

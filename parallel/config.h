@@ -47,7 +47,8 @@ struct Problem {
 std::vector<Problem> validate(const ContextParallelConfig& config);
 std::vector<Problem> validate(const TensorParallelConfig& config);
 std::vector<Problem> validate(const ParallelConfig& config);
-// Throws the first problem as an error, with the others named after it; does nothing for an empty list.
+// Throws the first problem as an error, with the next three and the number of the rest named after it; does nothing for
+// an empty list.
 void throw_problems(const std::vector<Problem>& problems);
 
 // Degrees as they act: what is given, else the size of the mesh's dimension of that name, else 1.

@@ -1,6 +1,17 @@
 #include "reports/result.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 namespace shardproof {
+
+std::string entry_text(std::string_view argument, std::string_view module) {
+  const bool is_output =
+      !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return is_output ? fmt::format("output {} of module '{}'", argument, module)
+                   : fmt::format("argument '{}' of module '{}'", argument, module);
+}
 
 std::string_view verdict_word(Verdict verdict) {
   switch (verdict) {

@@ -26,10 +26,13 @@ struct WorstElement {
 // A plan entry that left its value whole.
 struct SkippedNote {
   std::string module;
-  std::string argument;
+  std::string argument;  // name, or index of an output
   std::string reason;
   friend bool operator==(const SkippedNote&, const SkippedNote&) = default;
 };
+
+// "argument 'timestep' of module ''"; of a number, which is the index of an output, "output 0 of module 'rope'".
+std::string entry_text(std::string_view argument, std::string_view module);
 
 struct VerificationResult {
   std::string case_name;
@@ -37,8 +40,8 @@ struct VerificationResult {
   std::string mesh;  // "ring=2,ulysses=2"
   std::string dtype;
   std::string device;
-  std::string tier;  // "exact" or "rounding"
-  std::string rotate_method;
+  std::string tier;           // "exact" or "rounding"
+  std::string rotate_method;  // empty where no ring rotates
   bool convert_to_fp32 = true;
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;

@@ -268,8 +268,8 @@ class Printer {
     Groups<std::string, Groups<std::string, int>> by_entry;
     for (const VerificationResult& result : report_.verifications) {
       for (const SkippedNote& note : result.skipped_entries) {
-        by_entry[fmt::format("argument '{}' of module '{}' was left whole: {}", note.argument, note.module,
-                             note.reason)][printable(result.case_name)]++;
+        by_entry[fmt::format("{} was left whole: {}", entry_text(note.argument, note.module), note.reason)]
+                [printable(result.case_name)]++;
       }
     }
     if (by_entry.empty()) return;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "sim/crew.h"
@@ -175,25 +176,49 @@ Failure described(const std::exception_ptr& failure) {
   }
 }
 
+struct RanksWithOneText {
+  std::string text;
+  std::vector<int> ranks;
+};
+
+// "rank 1", "ranks 1, 2, 3", "ranks 1, 2, 3 and 4 more".
+std::string ranks_text(const std::vector<int>& ranks, std::size_t most) {
+  const std::size_t listed = std::min(ranks.size(), most);
+  std::string text = fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s",
+                                 fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(listed), ", "));
+  if (ranks.size() > listed) text += fmt::format(" and {} more", ranks.size() - listed);
+  return text;
+}
+
 void Simulation::fail_with_ranks() const {
-  constexpr int kListed = 8;
+  constexpr std::size_t kListed = 8;
   Failure first;
-  int failed = 0;
+  std::vector<RanksWithOneText> groups;  // of the others: the first line of each says enough
+  int first_rank = -1, not_listed = 0;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const std::exception_ptr& failure = ranks_[static_cast<std::size_t>(rank)].failure;
     if (!failure) continue;
-    ++failed;
-    if (failed > kListed) continue;
     Failure described_failure = described(failure);
-    const std::string& text = described_failure.message;
-    if (failed == 1) {
-      described_failure.message = fmt::format("rank {}: {}", rank, text);
+    if (first_rank < 0) {
+      first_rank = rank;
       first = std::move(described_failure);
+      continue;
+    }
+    const std::string& text = described_failure.message;
+    const std::string shown = text == first.message ? "the same" : text.substr(0, text.find('\n'));
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.text == shown; });
+    if (group == groups.end() && groups.size() + 1 < kListed) group = groups.insert(groups.end(), {shown, {}});
+    if (group == groups.end()) {
+      ++not_listed;
     } else {
-      first.message += fmt::format("\nalso rank {}: {}", rank, text.substr(0, text.find('\n')));
+      group->ranks.push_back(rank);
     }
   }
-  if (failed > kListed) first.message += fmt::format("\nand {} more ranks failed", failed - kListed);
+  first.message = fmt::format("rank {}: {}", first_rank, first.message);
+  for (const RanksWithOneText& group : groups) {
+    first.message += fmt::format("\nalso {}: {}", ranks_text(group.ranks, kListed), group.text);
+  }
+  if (not_listed > 0) first.message += fmt::format("\nand {} more ranks failed", not_listed);
   if (first.refusal) throw Refusal(first.kind, first.message);
   throw Error(first.kind, first.message);
 }

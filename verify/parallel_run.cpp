@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "parallel/context_parallel.h"
 #include "parallel/parallelism.h"
+#include "reports/result.h"
 
 namespace shardproof {
 namespace {
@@ -29,8 +30,8 @@ std::vector<std::string_view> dimensions_of_a_run(const ParallelConfig& config, 
 std::string skipped_text(const std::vector<SkippedEntry>& skipped) {
   std::string text;
   for (const SkippedEntry& entry : skipped) {
-    text += fmt::format("{}argument '{}' of module '{}' was skipped: {}", text.empty() ? "" : "; ", entry.argument,
-                        entry.module, entry.reason);
+    text += fmt::format("{}{} was skipped: {}", text.empty() ? "" : "; ", entry_text(entry.argument, entry.module),
+                        entry.reason);
   }
   return text;
 }

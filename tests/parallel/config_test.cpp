@@ -94,7 +94,20 @@ TEST(ContextParallelConfig, ListsAllProblemsInTheOrderOfTheSpecification) {
           "ulysses_anything and ring_anything exclude each other",
           "ring_degree is 0, but the mesh 'ring=1,dp=2' has ring=1; they must agree (or leave the degree unset)",
           "mesh: 'ring=1,dp=2' has no dimension 'ulysses'; a custom mesh must contain 'ring' and 'ulysses', of "
-          "size 1 if unused"));
+          "size 1 if unused, as in 'ring=1,dp=2,ulysses=1'"));
+}
+
+TEST(ContextParallelConfig, SaysOnceWhatItsMeshLacks) {
+  const ContextParallelConfig config{.ring_degree = 2, .mesh = Mesh::parse("dp=2")};
+  EXPECT_THAT(
+      messages(config),
+      ElementsAre("mesh: 'dp=2' has no dimension 'ring' and no 'ulysses'; a custom mesh must contain 'ring' and "
+                  "'ulysses', of size 1 if unused, as in 'dp=2,ring=2,ulysses=1'"));
+  const ParallelConfig both{.context_parallel_config = ContextParallelConfig{.mesh = Mesh::parse("tp=2,ring=2")},
+                            .tensor_parallel_config = TensorParallelConfig{.mesh = Mesh::parse("tp=2,ring=2")}};
+  EXPECT_THAT(messages(both),
+              ElementsAre("mesh: 'tp=2,ring=2' has no dimension 'ulysses'; a custom mesh must contain 'ring' and "
+                          "'ulysses', of size 1 if unused, as in 'tp=2,ring=2,ulysses=1'"));
 }
 
 TEST(ContextParallelConfig, TakesUnsetDegreesFromTheMesh) {
@@ -153,6 +166,17 @@ TEST(Problems, ThrowTheFirstAsTheHeadlineAndNameTheOthers) {
   EXPECT_EQ(thrown_by([] { throw_problems({{ErrorKind::plan_error, "one"}, {ErrorKind::config_error, "two"}}); }),
             thrown(ErrorKind::plan_error, "one; also: two"));
   EXPECT_THROW(throw_problems({{ErrorKind::plan_error, "one"}}), Refusal);
+}
+
+TEST(Problems, NameFourAndCountTheRest) {
+  const auto message_of = [](int count) {
+    std::vector<Problem> problems;
+    for (int i = 1; i <= count; ++i) problems.push_back({ErrorKind::plan_error, fmt::format("p{}", i)});
+    return thrown_by([&] { throw_problems(problems); })->message;
+  };
+  EXPECT_EQ(message_of(4), "p1; also: p2; also: p3; also: p4");
+  EXPECT_EQ(message_of(5), "p1; also: p2; also: p3; also: p4; and 1 more");
+  EXPECT_EQ(message_of(33), "p1; also: p2; also: p3; also: p4; and 29 more");
 }
 
 }  // namespace

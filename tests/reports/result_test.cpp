@@ -35,6 +35,14 @@ TEST(OracleWord, IsNotCheckedWhateverAgreesSays) {
   EXPECT_EQ(oracle_word(result), "DISAGREES");
 }
 
+TEST(EntryText, CallsANumberAnOutput) {
+  EXPECT_EQ(entry_text("0", "rope"), "output 0 of module 'rope'");
+  EXPECT_EQ(entry_text("12", ""), "output 12 of module ''");
+  EXPECT_EQ(entry_text("timestep", ""), "argument 'timestep' of module ''");
+  EXPECT_EQ(entry_text("samples.0", "a.b"), "argument 'samples.0' of module 'a.b'");
+  EXPECT_EQ(entry_text("", "a"), "argument '' of module 'a'");
+}
+
 TEST(Summary, CountsVerdictsComparisonsAndActions) {
   using Counts = std::map<std::string, int>;
   EXPECT_EQ(summary_of(test::verify_report()), (Counts{{"ROUNDING-EQUIVALENT", 1}, {"REFUSED", 4}}));

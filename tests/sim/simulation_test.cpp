@@ -172,13 +172,30 @@ TEST(Simulation, ReportsTheLowestOfSeveralFailingRanksAndMentionsTheOthers) {
 TEST(Simulation, MentionsABoundedNumberOfFailingRanks) {
   const auto failure = failure_of(ranks(20), [](Communicator&) { fail(ErrorKind::plan_error, "no"); });
   ASSERT_TRUE(failure.has_value());
-  EXPECT_THAT(failure->message, AllOf(StartsWith("rank 0: no\nalso rank 1: no\n"),
-                                      testing::EndsWith("also rank 7: no\nand 12 more ranks failed")));
+  EXPECT_THAT(failure->message, "rank 0: no\nalso ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more: the same");
+}
+
+TEST(Simulation, MentionsABoundedNumberOfDifferentFailures) {
+  const auto failure =
+      failure_of(ranks(20), [](Communicator& world) { fail(ErrorKind::plan_error, "no {}", world.rank()); });
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_THAT(failure->message, AllOf(StartsWith("rank 0: no 0\nalso rank 1: no 1\n"),
+                                      testing::EndsWith("also rank 7: no 7\nand 12 more ranks failed")));
+}
+
+TEST(Simulation, SaysOnceWhatSeveralRanksSay) {
+  EXPECT_EQ(failure_of(ranks(6),
+                       [](Communicator& world) {
+                         if (world.rank() % 2 == 0) fail(ErrorKind::plan_error, "even\nline {}", world.rank() / 4);
+                         fail(ErrorKind::shape_error, "odd");
+                       }),
+            thrown(ErrorKind::plan_error,
+                   "rank 0: even\nline 0\nalso ranks 1, 3, 5: odd\nalso rank 2: the same\nalso rank 4: even"));
 }
 
 TEST(Simulation, ReportsOtherExceptionsAsInternalErrors) {
   EXPECT_EQ(failure_of(ranks(2), [](Communicator&) { throw std::out_of_range("far out"); })->message,
-            "rank 0: far out\nalso rank 1: far out");
+            "rank 0: far out\nalso rank 1: the same");
   EXPECT_EQ(failure_of(ranks(1), [](Communicator&) { throw std::out_of_range("far out"); }),
             thrown(ErrorKind::internal_error, "rank 0: far out"));
   EXPECT_EQ(failure_of(ranks(1), [](Communicator&) { throw 5; }),
@@ -265,7 +282,7 @@ TEST(Simulation, RefusesAWaitInsideACatchBlock) {
                        })
                 ->message,
             "rank 0: a rank must not wait inside a catch block: leave the block first\n"
-            "also rank 1: a rank must not wait inside a catch block: leave the block first");
+            "also rank 1: the same");
 }
 
 TEST(Simulation, LetsRanksCatchTheirOwnExceptions) {
@@ -337,7 +354,7 @@ TEST(Simulation, ReportsAHandleThatOutlivesItsRank) {
   });
   EXPECT_EQ(failure->message,
             "rank 0: world, call 1: barrier 'kept' was posted but never waited for\n"
-            "also rank 1: world, call 1: barrier 'kept' was posted but never waited for");
+            "also rank 1: the same");
   EXPECT_EQ(thrown_by([&] { kept[0]->wait(); }),
             thrown(ErrorKind::state_error, "wait for barrier 'kept' after the run has ended"));
 }

@@ -13,6 +13,7 @@ using test::AttentionConfiguration;
 using test::sweep;
 using test::SweepCounts;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string golden(const std::string& name) {
@@ -88,7 +89,7 @@ TEST(ShippedPlan, OfHeliosNamesLayersThatAreNotThere) {
   const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
   EXPECT_EQ(result.verdict, Verdict::refused);
   EXPECT_THAT(result.reason, AllOf(HasSubstr("module id 'blocks.2.attn1': index 2 is past the end of 'blocks'"),
-                                   HasSubstr("module id 'blocks.39.ffn'")));
+                                   EndsWith("; and 110 more")));
 }
 
 TEST(ShippedPlan, OfHeliosLeavesTheLayersAfterTheFortiethDivided) {
@@ -181,7 +182,7 @@ TEST(ShippedPlan, OfLtx2SkipsTablesThatAreSplitOverHeads) {
   const VerificationResult result = with_shipped_plan(subject, "even", {.ring_degree = 2});
   EXPECT_EQ(result.verdict, Verdict::refused);
   EXPECT_THAT(result.reason, AllOf(HasSubstr("output 0 of module 'rope' (LTX2AudioVideoRotaryPosEmbed) has 24 tokens"),
-                                   HasSubstr("'0' of module 'rope' was skipped: 4 dimensions, plan expects 3")));
+                                   HasSubstr("output 0 of module 'rope' was skipped: 4 dimensions, plan expects 3")));
 }
 
 // ---- MiniMax-H3: one packed sequence; rows of a kind are picked after the gathers
