@@ -25,8 +25,10 @@ ProjectedAttention::QueryKeyValue ProjectedAttention::project(const Projections&
   return {(*projections.norm_q)(q), (*projections.norm_k)(k), v};
 }
 
-Tensor ProjectedAttention::attend(const QueryKeyValue& all, const std::vector<Tensor>& rotary,
+Tensor ProjectedAttention::attend(const QueryKeyValue& all, const Arguments& arguments, Name tables,
                                   const AttentionMask& mask) const {
+  const std::vector<Tensor> rotary = arguments.tensor_list(tables);
+  check_rotary_rows(*this, tables, rotary[0], all.q.size(1), options_.rotary_source);
   const Tensor q = ops::rotary_interleaved(all.q, rotary[0], rotary[1]);
   const Tensor k = ops::rotary_interleaved(all.k, rotary[0], rotary[1]);
   return join_heads(attention(q, k, all.v, mask, {}, context_parallel()).out);
@@ -55,7 +57,7 @@ Outputs JointAttention::forward(Arguments& arguments) {
                    path(), class_name(), text.q.size(2), image.q.size(2));
   const QueryKeyValue all{ops::concat({text.q, image.q}, 1), ops::concat({text.k, image.k}, 1),
                           ops::concat({text.v, image.v}, 1)};
-  const Tensor out = attend(all, arguments.tensor_list(argument::image_rotary_emb),
+  const Tensor out = attend(all, arguments, argument::image_rotary_emb,
                             {.values = arguments.optional_tensor(argument::attention_mask)});
   const std::int64_t text_tokens = text.q.size(1);
   const Tensor text_out = out.narrow(1, 0, text_tokens);

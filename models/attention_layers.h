@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "models/layers.h"
@@ -21,6 +22,8 @@ struct AttentionLayerOptions {
   std::int64_t head_dim = 0;  // from which the heads that a rank holds follow
   double norm_eps = 1e-6;
   Linear::Bias bias = Linear::Bias::present;
+  // For messages: what of the model the rotary tables are made from.
+  std::string_view rotary_source;
 };
 
 // Base of attention layers whose queries and keys are normalised over each head.
@@ -46,8 +49,9 @@ class ProjectedAttention : public Module, public AttentionSlot {
   // Children of the given names: two norms and three linear layers D -> D.
   Projections add_projections(const ProjectionNames& names);
   QueryKeyValue project(const Projections& projections, const Tensor& x) const;
-  // Rotates queries and keys by `rotary` = {cosine, sine} [tokens, head_dim] and attends -> [batch, tokens, D].
-  Tensor attend(const QueryKeyValue& all, const std::vector<Tensor>& rotary, const AttentionMask& mask) const;
+  // Rotates queries and keys by the argument `tables` = {cosine, sine} [tokens, head_dim] and attends -> [batch,
+  // tokens, D].
+  Tensor attend(const QueryKeyValue& all, const Arguments& arguments, Name tables, const AttentionMask& mask) const;
 
  private:
   AttentionLayerOptions options_;

@@ -55,7 +55,10 @@ class FluxTimeTextEmbed final : public Module {
 };
 
 AttentionLayerOptions attention_options(const FluxConfig& config) {
-  return {.width = config.width(), .head_dim = config.attention_head_dim, .norm_eps = kNormEps};
+  return {.width = config.width(),
+          .head_dim = config.attention_head_dim,
+          .norm_eps = kNormEps,
+          .rotary_source = "arguments 'txt_ids' and 'img_ids' of module ''"};
 }
 
 // Self-attention of the single blocks, without an output layer.
@@ -72,7 +75,7 @@ class FluxSingleAttention final : public ProjectedAttention {
 
   Outputs forward(Arguments& arguments) override {
     const QueryKeyValue all = project(projections_, arguments.tensor(argument::hidden_states));
-    return attend(all, arguments.tensor_list(argument::image_rotary_emb), {});
+    return attend(all, arguments, argument::image_rotary_emb, {});
   }
 
  private:

@@ -82,7 +82,11 @@ class Flux2FeedForward final : public TensorModule {
 };
 
 AttentionLayerOptions attention_options(const Flux2Config& config) {
-  return {.width = config.width(), .head_dim = config.attention_head_dim, .norm_eps = config.eps, .bias = kNoBias};
+  return {.width = config.width(),
+          .head_dim = config.attention_head_dim,
+          .norm_eps = config.eps,
+          .bias = kNoBias,
+          .rotary_source = "arguments 'txt_ids' and 'img_ids' of module ''"};
 }
 
 // The sets (shift, scale, gate) of a modulation [batch, sets * 3 D], in this order.
@@ -172,7 +176,7 @@ class Flux2ParallelSelfAttention final : public ProjectedAttention {
     const QueryKeyValue all{norm_q_(split_heads(chunks[0], options().head_dim)),
                             norm_k_(split_heads(chunks[1], options().head_dim)),
                             split_heads(chunks[2], options().head_dim)};
-    const Tensor attended = attend(all, arguments.tensor_list(argument::image_rotary_emb), {});
+    const Tensor attended = attend(all, arguments, argument::image_rotary_emb, {});
     return out_(ops::concat({attended, act_(projected.narrow(-1, split, columns - split))}, -1));
   }
 

@@ -179,6 +179,7 @@ class HeliosAttention final : public AcrossHeadsAttention {
     Tensor q = heads(queries(x)), k = heads(keys(source));
     const Tensor rotary = arguments.optional_tensor(kRotary);
     if (rotary.defined()) {
+      check_rotary_rows(*this, kRotary, rotary, q.size(1), "the output of module 'rope'");
       const std::vector<Tensor> tables = ops::chunk(rotary, 2, -1);
       q = ops::rotary_interleaved(q, tables[0], tables[1]);
       k = ops::rotary_interleaved(k, tables[0], tables[1]);

@@ -307,6 +307,15 @@ Tensor cosine_and_sine(Device& device, const AngleTable& table, DType dtype) {
   return ops::concat({tables::cosine_on(device, table, dtype, 1), tables::sine_on(device, table, dtype, 1)}, -1);
 }
 
+void check_rotary_rows(const Module& module, Name argument, const Tensor& table, std::int64_t tokens,
+                       std::string_view source) {
+  SHARDPROOF_CHECK(
+      table.size(-2) == tokens, shape_error,
+      "argument '{}' of module '{}' ({}) has rotary tables of {} rows for {} tokens; they are made from {}: "
+      "a plan must divide these as it divides the tokens",
+      argument.text(), module.path(), module.class_name(), table.size(-2), tokens, source);
+}
+
 std::vector<Tensor> doubled_tables(const Tensor& cosine_and_sine) {
   const std::int64_t rows = cosine_and_sine.size(0), pairs = cosine_and_sine.size(1) / 2;
   std::vector<Tensor> doubled;

@@ -283,6 +283,10 @@ Tensor join_heads(const Tensor& x);
 // a tensor {cosine, sine} [rows, 2 width] with each value standing twice, as the rotation takes them.
 Tensor cosine_and_sine(Device& device, const AngleTable& table, DType dtype);
 std::vector<Tensor> doubled_tables(const Tensor& cosine_and_sine);
+// shape_error unless a rotary table, [.., rows, width], has a row for every token. Names the module and its `argument`
+// that brings the table, and `source`: what of the model the tables are made from, which a plan must divide.
+void check_rotary_rows(const Module& module, Name argument, const Tensor& table, std::int64_t tokens,
+                       std::string_view source);
 // Rows for every token: first [batch, n] where index [batch, tokens] (int64) is 0, second [batch|1, n] where it is 1
 // -> [batch, tokens, n].
 Tensor rows_per_token(const Tensor& first, const Tensor& second, const Tensor& index);

@@ -103,6 +103,9 @@ class MiniMaxH3Attention final : public Module, public AttentionSlot {
   Outputs forward(Arguments& arguments) override {
     const Tensor& x = arguments.tensor(argument::hidden_states);
     const std::vector<Tensor> table = arguments.tensor_list(kRotary);
+    if (!table.empty()) {
+      check_rotary_rows(*this, kRotary, table[0], x.size(1), "the two outputs of module 'rope'");
+    }
     const Tensor q = rotated(norm_q_(split_heads(to_q_(x), head_dim_)), table);
     const Tensor k = rotated(norm_k_(split_heads(to_k_(x), head_dim_)), table);
     const Placement placement = table.empty() ? Placement::replicated : Placement::split;

@@ -150,10 +150,12 @@ class QwenImageTransformerBlock final : public Module {
       : Module("QwenImageTransformerBlock"),
         img_mod_(add_modulation("img_mod", config.width())),
         img_norm1_(add_child<LayerNorm>("img_norm1", kNormEps)),
-        attn_(add_child<JointAttention>(
-            "attn", "Attention",
-            AttentionLayerOptions{
-                .width = config.width(), .head_dim = config.attention_head_dim, .norm_eps = kNormEps})),
+        attn_(
+            add_child<JointAttention>("attn", "Attention",
+                                      AttentionLayerOptions{.width = config.width(),
+                                                            .head_dim = config.attention_head_dim,
+                                                            .norm_eps = kNormEps,
+                                                            .rotary_source = "the two outputs of module 'pos_embed'"})),
         img_norm2_(add_child<LayerNorm>("img_norm2", kNormEps)),
         img_mlp_(add_child<FeedForward>("img_mlp", config.width())),
         txt_mod_(add_modulation("txt_mod", config.width())),

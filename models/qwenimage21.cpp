@@ -151,9 +151,11 @@ class QwenImage21TimestepEmbedding final : public Module {
 class QwenImage21Attention final : public ProjectedAttention {
  public:
   explicit QwenImage21Attention(const QwenImage21Config& config)
-      : ProjectedAttention(
-            "QwenImage21Attention",
-            {.width = config.width(), .head_dim = config.attention_head_dim, .norm_eps = config.eps, .bias = kNoBias}),
+      : ProjectedAttention("QwenImage21Attention", {.width = config.width(),
+                                                    .head_dim = config.attention_head_dim,
+                                                    .norm_eps = config.eps,
+                                                    .bias = kNoBias,
+                                                    .rotary_source = "the image shapes and the text of module ''"}),
         projections_(add_projections({"norm_q", "norm_k", "to_q", "to_k", "to_v"})),
         to_out_(add_child<ModuleList>("to_out").append<Linear>(config.width(), config.width(), kNoBias)) {}
 
@@ -171,7 +173,7 @@ class QwenImage21Attention final : public ProjectedAttention {
 
   Outputs forward(Arguments& arguments) override {
     const QueryKeyValue all = project(projections_, arguments.tensor(argument::hidden_states));
-    return to_out_(attend(all, arguments.tensor_list(kRotary),
+    return to_out_(attend(all, arguments, kRotary,
                           {.values = arguments.tensor(argument::attention_mask), .query_axis = QueryAxis::local}));
   }
 

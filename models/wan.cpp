@@ -206,6 +206,7 @@ class WanAttention final : public AcrossHeadsAttention {
 
  private:
   Tensor to_itself(const Tensor& q, const Tensor& x, const std::vector<Tensor>& rotary) const {
+    check_rotary_rows(*this, kRotary, rotary[0], q.size(1), "the two outputs of module 'rope'");
     const Tensor turned_q = ops::rotary_interleaved(q, rotary[0], rotary[1]);
     const Tensor turned_k = ops::rotary_interleaved(heads(keys(x)), rotary[0], rotary[1]);
     return join_heads(attention(turned_q, turned_k, heads(values(x)), {}, {}, context_parallel()).out);

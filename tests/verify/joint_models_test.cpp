@@ -75,6 +75,60 @@ TEST(Flux2, RefusesKeyValueCachesByRule) {
   }
 }
 
+struct ForgottenTable {
+  const char* model;
+  const char* module;  // whose entries of the default plan are left out
+  std::vector<SplitKey> keys;
+  const char* message;
+};
+
+ContextParallelPlan plan_without(const ForgottenTable& forgotten, ContextParallelPlan plan) {
+  for (auto& [id, entry] : plan.entries) {
+    if (id != forgotten.module || !std::holds_alternative<SplitEntries>(entry)) continue;
+    for (const SplitKey& key : forgotten.keys) {
+      EXPECT_EQ(std::erase_if(std::get<SplitEntries>(entry), [&](const auto& split) { return split.first == key; }), 1U)
+          << forgotten.model;
+    }
+  }
+  return plan;
+}
+
+// What a plan forgets most easily: the tables of positions. Attention cannot see which argument is missing in the plan,
+// so the model says what its tables are made from.
+TEST(RotaryTables, NameTheModuleAndWhatTheyAreMadeFromWhenAPlanLeavesThemWhole) {
+  const std::vector<ForgottenTable> plans{
+      {"flux",
+       "",
+       {"img_ids", "txt_ids"},
+       "argument 'image_rotary_emb' of module 'transformer_blocks.0.attn' (FluxAttention) has rotary tables of 36 rows "
+       "for 18 tokens; they are made from arguments 'txt_ids' and 'img_ids' of module '': a plan must divide these as "
+       "it "
+       "divides the tokens"},
+      {"flux2",
+       "",
+       {"img_ids", "txt_ids"},
+       "(Flux2Attention) has rotary tables of 36 rows for 18 tokens; they are made from arguments 'txt_ids' and "
+       "'img_ids' "
+       "of module ''"},
+      {"qwenimage", "pos_embed", {0, 1}, "they are made from the two outputs of module 'pos_embed': a plan must"},
+      {"wan", "rope", {0, 1}, "they are made from the two outputs of module 'rope': a plan must"},
+      {"ltx", "rope", {0, 1}, "'video_coords', make a rotary table of 24 tokens, but hidden_states has 12"},
+      {"minimax_h3", "rope", {0, 1}, "they are made from the two outputs of module 'rope': a plan must"},
+      {"helios", "blocks.*.attn1", {"rotary_emb"}, "they are made from the output of module 'rope': a plan must"},
+  };
+  for (const ForgottenTable& forgotten : plans) {
+    const ModelType& model = find_model_type(forgotten.model);
+    Subject subject = Subject::of_model(model, 0);
+    const ContextParallelPlan plan = *model.plans(model.hostile_config()).default_cp;
+    const VerificationResult result =
+        Verifier(subject, {})
+            .verify(subject.case_names().front(), {.ring_degree = 2, .ring_anything = true},
+                    plan_without(forgotten, plan));
+    EXPECT_EQ(result.verdict, Verdict::different) << forgotten.model;
+    EXPECT_THAT(result.reason, HasSubstr(forgotten.message)) << forgotten.model;
+  }
+}
+
 // 2-D ids stay whole under a plan that expects a batch axis, and then fit no rank's tokens.
 TEST(Flux2, RefusesIdsWithoutABatchAxis) {
   const ModelType model = with_changed_case(find_model_type("flux2"), [](Arguments& arguments) {

@@ -294,7 +294,7 @@ TEST_F(ChangedPlan, ThatNamesAnUnknownModuleIsRefusedWithItsReason) {
 TEST_F(ChangedPlan, ThatLeavesPositionsWholeEndsInAReport) {
   const VerificationResult result = verify(without("img_ids"), {.ring_degree = 2});
   EXPECT_EQ(result.verdict, Verdict::different);
-  EXPECT_THAT(result.reason, HasSubstr("rotary embedding"));
+  EXPECT_THAT(result.reason, HasSubstr("has rotary tables of 20 rows for 12 tokens"));
 }
 
 TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
@@ -413,7 +413,7 @@ TEST(ThreeDimensionalIds, AreRefusedWithTheEntriesThatWereSkipped) {
       run_parallel([&] { return subject.make_tree(context); }, {arguments}, {.cp = default_plan(subject)},
                    {.config = {.context_parallel_config = ContextParallelConfig{.ring_degree = 2}}});
   EXPECT_EQ(run.end, RunEnd::refused);
-  EXPECT_THAT(run.reason, AllOf(HasSubstr("rotary embedding"),
+  EXPECT_THAT(run.reason, AllOf(HasSubstr("has rotary tables of"),
                                 HasSubstr("argument 'img_ids' of module '' was skipped: 3 dimensions, plan expects 2"),
                                 HasSubstr("argument 'txt_ids'")));
 }
