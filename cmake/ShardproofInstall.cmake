@@ -5,6 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(shardproof_components core parallel models reference sim real reports verify)
+list(JOIN shardproof_components ", " shardproof_component_names)  # for a message of shardproofConfig.cmake.in
 foreach(component IN LISTS shardproof_components)
   set_target_properties(shardproof_${component} PROPERTIES EXPORT_NAME ${component})
   target_include_directories(shardproof_${component} INTERFACE

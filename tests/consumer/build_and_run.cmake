@@ -29,3 +29,17 @@ step(${CMAKE_COMMAND} --build "${WORK_FOLDER}/build")
 step("${WORK_FOLDER}/build/consumer_test")
 message(STATUS "${step_output}")
 step("${WORK_FOLDER}/installed/bin/shardproof" --version)
+
+# A component that does not exist is named, with those that do.
+file(WRITE "${WORK_FOLDER}/unknown/CMakeLists.txt"
+  "cmake_minimum_required(VERSION 3.25)\nproject(unknown LANGUAGES CXX)\n"
+  "find_package(shardproof 0.1 REQUIRED COMPONENTS verify nosuch)\n")
+execute_process(COMMAND ${CMAKE_COMMAND} -S "${WORK_FOLDER}/unknown" -B "${WORK_FOLDER}/unknown/build" -G Ninja
+    "-DCMAKE_PREFIX_PATH=${WORK_FOLDER}/installed"
+  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+string(REGEX REPLACE "[ \n]+" " " output "${output}")  # CMake breaks long lines
+set(expected "no component 'nosuch'; expected some of core, parallel, models, reference, sim, real, reports, verify")
+string(FIND "${output}" "${expected}" at)
+if(status EQUAL 0 OR at EQUAL -1)
+  message(FATAL_ERROR "expected a refusal with '${expected}', got (${status}):\n${output}")
+endif()
