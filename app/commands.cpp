@@ -11,6 +11,7 @@
 #include "app/real_run.h"
 #include "app/request.h"
 #include "core/file.h"
+#include "parallel/plan_json.h"
 #include "verify/oracle.h"
 
 namespace shardproof {
@@ -116,6 +117,8 @@ CommandOutcome run_plan(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   Report& report = outcome.report;
   RunRequest request(options, report);
+  // Whatever becomes of the run: one that is refused is a reason to change the plan.
+  outcome.plan_file = plan_to_json({report.model, request.plans.cp, request.plans.tp}).dump(2) + "\n";
   const ParallelConfig configuration = plan_configuration(request, options, report);
   Verifier verifier(request.subject, verifier_options(options));
   const GatherForm form = first_form(options.gather);

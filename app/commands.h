@@ -24,6 +24,7 @@ struct CommandOutcome {
   Report report;
   int status = kVerified;
   std::vector<std::string> messages;  // why the status is 2; for standard error
+  std::string plan_file = {};         // of plan: the text of --write-plan
   bool is_silent = false;             // of a real rank other than 0: nothing is printed or written
 };
 

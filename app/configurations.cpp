@@ -1,6 +1,7 @@
 #include "app/configurations.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@ namespace shardproof {
 namespace {
 
 bool names_configuration(const Options& options) {
-  return options.ring_degree || options.ulysses_degree || options.tp_degree.value_or(1) > 1 || options.mesh ||
+  return options.ring_degree || options.ulysses_degree || options.tp_degree || options.mesh ||
          options.ulysses_anything || options.ring_anything;
 }
 
@@ -40,6 +41,23 @@ int requested_tp_degree(const Options& options) {
                    "--tp-degree {} contradicts --mesh {}, which has tp={}; expected the same, or only one of them",
                    options.tp_degree.value_or(0), options.mesh ? options.mesh->text() : "", of_mesh);
   return options.tp_degree.value_or(of_mesh);
+}
+
+// Degrees of 1 and nothing else would be a run on one rank, or be taken for no request at all.
+void check_divides_something(const Options& options) {
+  if (options.mesh || options.ulysses_anything || options.ring_anything) return;
+  std::string given;
+  for (const auto& [name, degree] : {std::pair{"--tp-degree", options.tp_degree},
+                                     {"--ring-degree", options.ring_degree},
+                                     {"--ulysses-degree", options.ulysses_degree}}) {
+    if (!degree) continue;
+    if (*degree > 1) return;
+    given += fmt::format("{}{} {}", given.empty() ? "" : " ", name, *degree);
+  }
+  SHARDPROOF_CHECK(given.empty(), usage_error,
+                   "{}: on one rank nothing is divided; expected at least one degree of 2 or more, or no degree at all "
+                   "for every mode",
+                   given);
 }
 
 ParallelConfig named_configuration(const Options& options) {
@@ -109,6 +127,7 @@ bool has_context_parallel_plan(const ModelPlans& plans) {
 }  // namespace
 
 RequestedConfigurations requested_configurations(const Options& options, const ParallelPlans& plans) {
+  check_divides_something(options);
   RequestedConfigurations requested;
   requested.is_named = names_configuration(options);
   if (requested.is_named) {

@@ -19,8 +19,8 @@ struct RequestedConfigurations {
   bool is_named = false;  // one that was asked for by name, as opposed to a default set
 };
 
-// usage_error for more ranks than can be simulated, or a tp_degree that contradicts the mesh. The default set has the
-// kinds of parallelism that the subject's model has a plan for.
+// usage_error for more ranks than can be simulated, degrees that are all 1, or a tp_degree that contradicts the mesh.
+// The default set has the kinds of parallelism that the subject's model has a plan for.
 RequestedConfigurations requested_configurations(const Options& options, const ParallelPlans& plans);
 
 // The model's "default" or "shipped" plans; usage_error if its context-parallel plan has only the other name. A model

@@ -41,8 +41,12 @@ void say(std::string_view message) {
   write_standard_error(text + "\n");
 }
 
-// Standard output and the JSON file are independent: one that cannot be written does not cost the other.
-int deliver(const CommandOutcome& outcome, JsonTarget* json) {
+struct Targets {
+  std::unique_ptr<OutputTarget> json, plan;  // none where the option is not given
+};
+
+// Standard output and the files are independent: one that cannot be written does not cost the others.
+int deliver(const CommandOutcome& outcome, const Targets& targets) {
   int status = outcome.status;
   const auto attempt = [&](const auto& write) {
     try {
@@ -56,7 +60,8 @@ int deliver(const CommandOutcome& outcome, JsonTarget* json) {
   const bool is_real = outcome.report.command == command_name(Command::run);
   const auto colour = !is_real && standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
   attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
-  if (json != nullptr) attempt([&] { json->write(json_report(outcome.report).dump(2) + "\n"); });
+  if (targets.json) attempt([&] { targets.json->write(json_report(outcome.report).dump(2) + "\n"); });
+  if (targets.plan) attempt([&] { targets.plan->write(outcome.plan_file); });
   for (const std::string& message : outcome.messages) say(message);
   return status;
 }
@@ -69,13 +74,16 @@ int run(int count, const char* const* words) {
     return kVerified;
   }
   if (line.options->command == Command::zoo) become_zoo_program(words);
-  std::unique_ptr<JsonTarget> json;
-  if (line.options->json) json = std::make_unique<JsonTarget>(*line.options->json);
+  Targets targets;
+  if (line.options->json) targets.json = std::make_unique<OutputTarget>("--json", *line.options->json);
+  if (line.options->write_plan) {
+    targets.plan = std::make_unique<OutputTarget>("--write-plan", *line.options->write_plan);
+  }
   Progress progress;
   const CommandOutcome outcome = run_command(*line.options, progress);
   progress.clear();
   if (outcome.is_silent) return outcome.status;
-  return deliver(outcome, json.get());
+  return deliver(outcome, targets);
 }
 
 }  // namespace

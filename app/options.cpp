@@ -210,6 +210,11 @@ void add_json(Subcommand& command, Options& options) {
                 [&](const std::string&, const std::string& text) { options.json = text; });
 }
 
+void add_write_plan(Subcommand& command, Options& options) {
+  command.value("--write-plan", OptionKind::output_file, "FILE", "also write the plan, as a plan file",
+                [&](const std::string&, const std::string& text) { options.write_plan = text; });
+}
+
 void add_configuration(Subcommand& command, Options& options) {
   command.value("--ring-degree", OptionKind::integer, "R", "ranks of the ring",
                 integer_into(options.ring_degree, kMaxSimulatedRanks));
@@ -339,6 +344,7 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     commands[i].sources("SOURCE", "one export directory, or a model's name (drawn weights and inputs)", 1);
     add_configuration(commands[i], options);
     add_run(commands[i], options, device);
+    if (commands[i].is_named(command_name(Command::plan))) add_write_plan(commands[i], options);
     add_json(commands[i], options);
   }
   commands.emplace_back(program, Command::zoo, "what verification catches: every fault of a zoo, switched on in turn");
@@ -408,6 +414,9 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
                    "run: --backend is missing; expected --backend mpi");
+  SHARDPROOF_CHECK(!options.write_plan || options.write_plan != options.json, usage_error,
+                   "--write-plan: '{}' is the file of --json, too; expected another file",
+                   printable(options.write_plan.value_or("")));
   check_zoo(options);
   return {.options = std::move(options), .text = {}};
 }

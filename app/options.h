@@ -48,6 +48,7 @@ struct Options {
   bool full = false;
   std::optional<std::string> fault = std::nullopt;
   std::optional<std::string> json = std::nullopt;
+  std::optional<std::string> write_plan = std::nullopt;  // of plan
 };
 
 // Either what to do, or a text (help, version) to print instead.

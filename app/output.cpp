@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 
@@ -57,18 +58,20 @@ namespace {
 
 // Says which option asked for the file.
 template <class Action>
-auto of_json_option(const Action& action) {
+auto of_option(const std::string& option, const Action& action) {
   try {
     return action();
   } catch (const Error& error) {
-    fail(error.kind(), "--json (expected a file that can be written): {}", error.what());
+    fail(error.kind(), "{} (expected a file that can be written): {}", option, error.what());
   }
 }
 
 }  // namespace
 
-JsonTarget::JsonTarget(const std::filesystem::path& path)
-    : path_(path), open_(of_json_option([&] { return std::make_unique<AtomicFile>(path); })) {
+OutputTarget::OutputTarget(std::string option, const std::filesystem::path& path)
+    : option_(std::move(option)),
+      path_(path),
+      open_(of_option(option_, [&] { return std::make_unique<AtomicFile>(path); })) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const bool is_device = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
@@ -76,8 +79,8 @@ JsonTarget::JsonTarget(const std::filesystem::path& path)
   if (!is_device) open_.reset();
 }
 
-void JsonTarget::write(std::string_view text) {
-  of_json_option([&] {
+void OutputTarget::write(std::string_view text) {
+  of_option(option_, [&] {
     if (!open_) open_ = std::make_unique<AtomicFile>(path_);
     open_->write(text);
     open_->commit();

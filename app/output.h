@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "core/file.h"
@@ -23,16 +24,17 @@ void write_standard_error(std::string_view text);
 // True if standard output is a terminal whose user has not asked for text without colour (NO_COLOR, TERM=dumb).
 bool standard_output_takes_colour();
 
-// The target of --json. Made before the work, so that a wrong path costs nothing; until `write` a file keeps what it
-// had.
-class JsonTarget {
+// The file that an option names to be written. Made before the work, so that a wrong path costs nothing; until `write`
+// a file keeps what it had.
+class OutputTarget {
  public:
-  // file_error for a missing folder, a folder, a file that may not be written.
-  explicit JsonTarget(const std::filesystem::path& path);
+  // file_error naming the option, for a missing folder, a folder, a file that may not be written.
+  OutputTarget(std::string option, const std::filesystem::path& path);
   // file_error; the target then is as it was before.
   void write(std::string_view text);
 
  private:
+  std::string option_;  // "--json"
   std::filesystem::path path_;
   // Kept open for a pipe or device: who reads from a pipe would take a second opening for the end.
   std::unique_ptr<AtomicFile> open_;

@@ -61,9 +61,10 @@ void Refusals::add(const std::string& case_name, const std::string& reason) {
 
 std::vector<std::string> Refusals::messages(const ParallelConfig& configuration) const {
   std::vector<std::string> messages;
+  const std::string mode = mode_name(configuration), mesh = effective_mesh(configuration).text();
+  const std::string named = mode == "none" ? "the configuration " + mesh : mode + " with " + mesh;
   for (const auto& [reason, cases] : by_reason_) {
-    messages.push_back(fmt::format("{} with {} is refused in case {}: {}", mode_name(configuration),
-                                   effective_mesh(configuration).text(), cases, reason));
+    messages.push_back(fmt::format("{} is refused in case {}: {}", named, cases, reason));
   }
   return messages;
 }

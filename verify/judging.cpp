@@ -29,7 +29,7 @@ VerificationResult result_of_configuration(const std::string& case_name, const P
   result.case_name = case_name;
   result.mode = mode_name(config);
   result.mesh = effective_mesh(config).text();
-  result.rotate_method = context.rotate_method;
+  result.rotate_method = effective_ring_degree(context) > 1 ? context.rotate_method : "";
   result.convert_to_fp32 = context.convert_to_fp32;
   return result;
 }

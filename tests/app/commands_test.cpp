@@ -12,15 +12,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "app/configurations.h"
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "models/model_type.h"
+#include "parallel/plan_json.h"
 #include "tests/app/program.h"
 #include "tests/core/files/test_files.h"
 
 namespace shardproof {
 namespace {
 
+using test::contents_of;
 using test::golden;
 using test::ProgramRun;
 using test::put;
@@ -231,6 +234,9 @@ void expect_types_of_the_contract(const Json& result) {
   for (const char* key : {"seed", "schedule_seed", "bytes_sent_per_rank", "collectives"})
     EXPECT_TRUE(result.at(key).is_integer()) << key;
   EXPECT_TRUE(result.at("convert_to_fp32").is_bool());
+  const std::string mode = result.at("mode").as_string();
+  const bool has_ring = mode.find("ring") != std::string::npos || mode.find("unified") != std::string::npos;
+  EXPECT_EQ(result.at("rotate_method").as_string().empty(), !has_ring) << mode;
   EXPECT_TRUE(result.at("seconds").is_double());
   const bool is_exact = result.at("tier").as_string() == "exact";
   EXPECT_EQ(result.at("figure").is_null(), is_refused || is_exact);
@@ -338,8 +344,14 @@ TEST(Verify, RefusesConfigurationsThatContradictThemselves) {
   EXPECT_THAT(error_of({"--ulysses-anything", "--ring-anything", "--ring-degree", "2"}),
               HasSubstr("ulysses_anything and ring_anything exclude each other"));
   EXPECT_THAT(error_of({"--ring-anything"}), HasSubstr("ring_anything needs ring_degree greater than 1 (it is 1)"));
-  EXPECT_THAT(error_of({"--ring-degree", "1"}),
-              HasSubstr("either ring_degree or ulysses_degree must be greater than 1"));
+  EXPECT_THAT(error_of({"--tp-degree", "1"}), HasSubstr("--tp-degree 1: on one rank nothing is divided"));
+  EXPECT_THAT(error_of({"--ring-degree", "1"}), HasSubstr("--ring-degree 1: on one rank nothing is divided"));
+  EXPECT_THAT(
+      error_of({"--mesh", "foo=2"}),
+      HasSubstr("shardproof: the configuration foo=2 is refused in case 'even': either ring_degree or "
+                "ulysses_degree must be greater than 1 (both are 1); also: mesh: 'foo=2' has no dimension "
+                "'ring' and no 'ulysses'; a custom mesh must contain 'ring' and 'ulysses', of size 1 if unused, "
+                "as in 'foo=2,ring=1,ulysses=1'\n"));
 }
 
 TEST(Verify, TakesTensorParallelismAloneAndWithContextParallelism) {
@@ -431,7 +443,7 @@ TEST(VerifyWithAPlanFile, AcceptsTheRightOne) {
 TEST(VerifyWithAPlanFile, FindsPositionsThatAreNotDivided) {
   const ProgramRun run = run_with_plan(plan_text(joined({kImage, kText}), kOutput));
   EXPECT_EQ(run.status, 1);
-  EXPECT_THAT(run.output, HasSubstr("rotary embedding"));
+  EXPECT_THAT(run.output, HasSubstr("has rotary tables of 16"));
   EXPECT_THAT(run.output, EndsWith("\nA difference was found: 2 DIFFERENT.\n"));
 }
 
@@ -531,6 +543,56 @@ TEST(Plan, TakesTensorParallelismForAModelWithNoOtherPlan) {
   EXPECT_EQ(run.status, 0) << run.error;
   EXPECT_THAT(run.output, HasSubstr("  - no configuration was named: this is tp_degree 2\n"));
   EXPECT_THAT(run.output, HasSubstr("colwise"));
+}
+
+// Every model, with the plan of either name; that a run of it may be refused does not matter.
+TEST(Plan, WritesAFileThatReadsBackToTheSamePlan) {
+  const TemporaryFolder folder;
+  const std::string first = folder / "first.json", second = folder / "second.json";
+  for (const ModelType& model : model_types()) {
+    const Subject subject = Subject::open(model.short_name, 0);
+    for (const char* name : {"default", "shipped"}) {
+      const std::string source = model.short_name, one_case = subject.case_names().front();
+      run_program({"plan", source, "--case", one_case, "--plan", name, "--write-plan", first});
+      const ParallelPlans plans = requested_plan({.sources = {}, .plan = name}, subject).plans;
+      EXPECT_EQ(read_plan_file(first), (PlanFile{model.class_name, plans.cp, plans.tp})) << source << ' ' << name;
+      const ParallelPlans again = requested_plan({.sources = {}, .plan = first}, subject).plans;
+      EXPECT_EQ(again.cp, plans.cp) << source << ' ' << name;
+      EXPECT_EQ(again.tp, plans.tp) << source << ' ' << name;
+      run_program({"plan", source, "--case", one_case, "--plan", first, "--write-plan", second});
+      EXPECT_EQ(contents_of(second), contents_of(first)) << source << ' ' << name;
+      std::filesystem::remove(first);
+      std::filesystem::remove(second);
+    }
+  }
+}
+
+TEST(Plan, WritesItsPlanAlsoWhereTheRunIsRefused) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "plan.json";
+  EXPECT_EQ(run_program({"plan", "flux", "--tp-degree", "5", "--write-plan", file}).status, 2);
+  EXPECT_TRUE(read_plan_file(file).tp.has_value());
+  EXPECT_EQ(folder.entry_count(), 1U);
+}
+
+TEST(Plan, RefusesOneFileForTwoOutputs) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "both.json";
+  const ProgramRun run = run_program({"plan", "flux", "--write-plan", file, "--json", file});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.error,
+            fmt::format("shardproof: --write-plan: '{}' is the file of --json, too; expected another file\n", file));
+  EXPECT_EQ(folder.entry_count(), 0U);
+}
+
+// What the documentation shows is read as it stands.
+TEST(Plan, ReadsTheFileOfTheDocumentation) {
+  const std::string text = contents_of(std::string(SHARDPROOF_SOURCE_DIR) + "/docs/files.md");
+  const std::size_t begin = text.find("```json\n{\n  \"model\"") + 8;
+  const PlanFile file = plan_from_json(parse_json(text.substr(begin, text.find("```", begin) - begin), "files.md"));
+  const ModelType& flux = find_model_type("flux");
+  const ModelPlans plans = flux.plans(flux.hostile_config());
+  EXPECT_EQ(file, (PlanFile{flux.class_name, plans.shipped_cp, plans.shipped_tp}));
 }
 
 TEST(Plan, ListsSkippedEntries) {

@@ -51,11 +51,30 @@ TEST(RequestedConfigurations, KeepOneRotateMethodAndAllThatDoNotRotate) {
   EXPECT_EQ(others, 6);
 }
 
-// Tensor parallelism of degree 1 shards nothing and asks for nothing.
-TEST(RequestedConfigurations, AreTheDefaultSetForATensorParallelDegreeOfOne) {
-  Options options;
-  options.tp_degree = 1;
-  EXPECT_FALSE(requested_configurations(options, kBoth).is_named);
+// Such a run would be the dense one; the default set is not what was asked for either.
+TEST(RequestedConfigurations, RefuseDegreesThatAreAllOne) {
+  const auto refusal = [](const Options& options) {
+    return message_of(ErrorKind::usage_error, [&] { (void)requested_configurations(options, kBoth); });
+  };
+  const std::string expectation =
+      ": on one rank nothing is divided; expected at least one degree of 2 or more, or no degree at all for every mode";
+  EXPECT_EQ(refusal({.sources = {"flux"}, .tp_degree = 1}), "--tp-degree 1" + expectation);
+  EXPECT_EQ(refusal({.sources = {"flux"}, .ring_degree = 1}), "--ring-degree 1" + expectation);
+  EXPECT_EQ(refusal({.sources = {"flux"}, .ulysses_degree = 1}), "--ulysses-degree 1" + expectation);
+  EXPECT_EQ(refusal({.sources = {"flux"}, .ring_degree = 1, .ulysses_degree = 1, .tp_degree = 1}),
+            "--tp-degree 1 --ring-degree 1 --ulysses-degree 1" + expectation);
+}
+
+// As in a mesh, a degree of 1 says that this kind is not used.
+TEST(RequestedConfigurations, TakeADegreeOfOneBesideALargerOne) {
+  const auto mode = [](const Options& options) {
+    const RequestedConfigurations requested = requested_configurations(options, kBoth);
+    EXPECT_TRUE(requested.is_named);
+    return mode_name(requested.list.front());
+  };
+  EXPECT_EQ(mode({.sources = {"flux"}, .ring_degree = 2, .tp_degree = 1}), "ring");
+  EXPECT_EQ(mode({.sources = {"flux"}, .ring_degree = 1, .ulysses_degree = 2}), "ulysses");
+  EXPECT_EQ(mode({.sources = {"flux"}, .ring_degree = 1, .tp_degree = 2}), "tp");
 }
 
 // Dimensions of size 1 are those that a common mesh leaves unused; without tensor parallelism nothing would be left.

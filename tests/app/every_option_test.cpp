@@ -163,7 +163,10 @@ TEST_P(ContradictoryOptions, AreRefusedByName) {
       {{"--ulysses-anything", "--ring-anything", "--ring-degree", "2"},
        "ulysses_anything and ring_anything exclude each other"},
       {{"--ring-anything"}, "ring_anything needs ring_degree greater than 1 (it is 1)"},
-      {{"--ring-degree", "1", "--ulysses-degree", "1"}, "either ring_degree or ulysses_degree must be greater than 1"},
+      {{"--ring-degree", "1", "--ulysses-degree", "1"},
+       "--ring-degree 1 --ulysses-degree 1: on one rank nothing is divided"},
+      {{"--tp-degree", "1"},
+       "--tp-degree 1: on one rank nothing is divided; expected at least one degree of 2 or more"},
       {{"--ring-degree", "16384", "--ulysses-degree", "16384"}, "268435456 ranks are asked for; at most 16384"},
       {{"--device", "reference", "--dtype", "bfloat16"}, "--device reference with --dtype bfloat16"},
   };

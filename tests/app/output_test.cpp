@@ -159,13 +159,13 @@ TEST(JsonOption, WritesThroughADanglingLink) {
   EXPECT_EQ(contents_of(folder / "new.json").front(), '{');
 }
 
-TEST(JsonTargetClass, LeavesNothingBehindWhenNothingIsWritten) {
+TEST(OutputTargetClass, LeavesNothingBehindWhenNothingIsWritten) {
   const TemporaryFolder folder;
   {
-    const JsonTarget target(folder / "out.json");
+    const OutputTarget target("--json", folder / "out.json");
   }
   EXPECT_EQ(folder.entry_count(), 0U);
-  JsonTarget target(folder / "out.json");
+  OutputTarget target("--json", folder / "out.json");
   EXPECT_EQ(folder.entry_count(), 0U);
   target.write("text");
   EXPECT_EQ(contents_of(folder / "out.json"), "text");

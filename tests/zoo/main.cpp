@@ -43,8 +43,8 @@ int run(int count, const char* const* words) {
   }
   const ZooOptions options{.seed = line.options->seed, .full = line.options->full, .only = line.options->fault};
   static_cast<void>(chosen_faults(options));
-  std::unique_ptr<JsonTarget> json;
-  if (line.options->json) json = std::make_unique<JsonTarget>(*line.options->json);
+  std::unique_ptr<OutputTarget> json;
+  if (line.options->json) json = std::make_unique<OutputTarget>("--json", *line.options->json);
   Progress progress;
   const ZooReport report =
       run_zoo(options, [&](int done, int all, std::string_view name) { progress.step(done, all, std::string(name)); });
