@@ -18,6 +18,7 @@
 #include "parallel/attention.h"
 #include "parallel/config.h"
 #include "parallel/tensor_parallel_specs.h"
+#include "verify/signature.h"
 
 namespace shardproof {
 namespace {
@@ -165,6 +166,15 @@ class Elements {
                                    &other.bytes_[static_cast<std::size_t>(at_other) * size], size) == 0;
     return equal ? 0.0 : 1.0;
   }
+  bool are_numbers() const { return !numbers_.empty(); }
+  // The number, or one that stands for the value: 0 for zero, for others the order in which they were first seen.
+  double number(std::int64_t at, std::map<std::string, double>& names) const {
+    if (are_numbers()) return numbers_[static_cast<std::size_t>(at)];
+    const std::size_t size = dtype_.size();
+    const std::string value(reinterpret_cast<const char*>(&bytes_[static_cast<std::size_t>(at) * size]), size);
+    if (value.find_first_not_of('\0') == std::string::npos) return 0.0;
+    return names.emplace(value, static_cast<double>(names.size() + 1)).first->second;
+  }
   std::string text(std::int64_t at) const {
     if (!numbers_.empty()) return fmt::format("{}", numbers_[static_cast<std::size_t>(at)]);
     const std::size_t size = dtype_.size();
@@ -221,8 +231,10 @@ struct AxisPart {
 std::vector<AxisPart> parts_of_axis(std::int64_t total, std::int64_t local, int axis, std::span<const Place> places,
                                     const Divisions& divisions) {
   std::vector<AxisPart> parts;
-  Streams streams = divisions.streams;
-  streams.insert({total});
+  std::vector<std::vector<std::int64_t>> streams(divisions.streams.begin(), divisions.streams.end());
+  // A length that the plan divides is more likely one sequence than two.
+  const bool is_sequence = divisions.streams.contains({total, total});
+  streams.insert(is_sequence ? streams.begin() : streams.end(), {total});
   if (!divisions.packed.empty() && total_of(divisions.packed) == total) streams = {divisions.packed};
   for (const Place& place : places) {
     for (const std::vector<std::int64_t>& lengths : streams) {
@@ -274,6 +286,39 @@ std::vector<Layout> possible_layouts(const Shape& dense, const Shape& local, std
     if (layout.text.empty()) layout.text = "the whole";
   }
   return layouts;
+}
+
+// Where the elements of a rank's part stand in the dense tensor, in order.
+std::vector<std::int64_t> places_in_dense(const Layout& layout, const Shape& dense, const Shape& local) {
+  const Shape strides = dense.contiguous_strides();
+  std::vector<std::int64_t> places(static_cast<std::size_t>(local.numel()));
+  for (std::int64_t at = 0; at < local.numel(); ++at) {
+    std::int64_t rest = at;
+    for (int axis = local.rank() - 1; axis >= 0; --axis) {
+      const auto index = static_cast<std::size_t>(rest % local[axis]);
+      places[static_cast<std::size_t>(at)] += layout.entries[static_cast<std::size_t>(axis)][index] * strides[axis];
+      rest /= local[axis];
+    }
+  }
+  return places;
+}
+
+std::string looks_like(const Layout& layout, const Elements& dense, const Elements& local, double allowed, int ranks) {
+  const Shape& shape = local.shape();
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 22;
+  if (shape.rank() == 0 || shape.numel() == 0 || dense.shape().numel() > kMostElements) return {};
+  std::map<std::string, double> names;
+  SignatureInput input{.channels = static_cast<std::size_t>(shape[shape.rank() - 1]),
+                       .are_numbers = local.are_numbers(),
+                       .allowed = allowed,
+                       .ranks = ranks};
+  for (std::int64_t at = 0; at < shape.numel(); ++at) input.actual.push_back(local.number(at, names));
+  for (const std::int64_t at : places_in_dense(layout, dense.shape(), shape))
+    input.expected.push_back(dense.number(at, names));
+  if (dense.shape()[dense.shape().rank() - 1] == shape[shape.rank() - 1]) {
+    for (std::int64_t at = 0; at < dense.shape().numel(); ++at) input.whole.push_back(dense.number(at, names));
+  }
+  return signature_of(input);
 }
 
 struct Mismatch {
@@ -550,20 +595,34 @@ class Diagnoser {
     const Elements dense(whole), local(actual);
     const double allowed = input_.tolerance * dense.largest();
     std::optional<Mismatch> best;
-    const Layout* best_layout = nullptr;
+    std::vector<const Layout*> equally_good;
     for (const Layout& layout : layouts) {
       Mismatch mismatch = mismatch_under(layout, dense, local, allowed);
-      if (best && mismatch.wrong >= best->wrong) continue;
+      if (mismatch.wrong == 0) return true;
+      if (best && mismatch.wrong > best->wrong) continue;
+      if (best && mismatch.wrong == best->wrong) {
+        equally_good.push_back(&layout);
+        continue;
+      }
       best = std::move(mismatch);
-      best_layout = &layout;
-      if (best->wrong == 0) return true;
+      equally_good = {&layout};
     }
+    // Among layouts that explain as much, one under which the wrong elements have a pattern.
+    std::string pattern;
+    const Layout* chosen = equally_good.front();
+    for (const Layout* layout : equally_good) {
+      if (!pattern.empty()) break;
+      pattern = looks_like(*layout, dense, local, allowed, mesh_.size());
+      if (!pattern.empty()) chosen = layout;
+    }
+    if (chosen != equally_good.front()) best = mismatch_under(*chosen, dense, local, allowed);
     result_.ranks.push_back({.rank = rank,
                              .extent = extent_of(*best, actual.numel()),
-                             .layout = best_layout->text,
+                             .layout = chosen->text,
                              .index = index_of(best->worst, actual.shape()),
                              .actual = local.text(best->worst),
-                             .expected = dense.text(best->worst_dense)});
+                             .expected = dense.text(best->worst_dense),
+                             .looks_like = std::move(pattern)});
     return true;
   }
 
@@ -668,6 +727,11 @@ std::vector<std::string> Diagnosis::lines() const {
     const DivergingRank& each = ranks[i];
     result.push_back(fmt::format("rank {}, which should have {}: {}; at [{}] it has {}, the dense run {}", each.rank,
                                  each.layout, each.extent, fmt::join(each.index, ", "), each.actual, each.expected));
+  }
+  for (const DivergingRank& each : ranks) {
+    if (each.looks_like.empty()) continue;
+    result.push_back(fmt::format("rank {} looks like {}", each.rank, each.looks_like));
+    break;
   }
   append_ends(ended, result);
   for (const Suspect& suspect : suspects) result.push_back(suspect.text);

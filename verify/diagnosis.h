@@ -33,6 +33,7 @@ struct DivergingRank {
   std::string layout;  // "the whole", "entries 4 to 6 along axis 1", "entries 0 to 1 of each of 2 streams .."
   std::vector<std::int64_t> index;  // of the largest difference, in the rank's tensor
   std::string actual, expected;     // there
+  std::string looks_like;           // a pattern of verify/signature.h; empty if none
 };
 
 // Of a module call, in the order in which they come about.

@@ -167,6 +167,7 @@ TEST_F(DiagnosisTest, TellsWhatAModelComputesFromWhatItsPlanGathers) {
   EXPECT_EQ(diagnosis.module, "proj_out");
   EXPECT_EQ(diagnosis.point, Point::output);
   EXPECT_EQ(diagnosis.origin.module, "proj_out");
+  EXPECT_THAT(diagnosis.lines(), testing::Contains(HasSubstr("looks like a constant factor of 1.25: a scale")));
 }
 
 TEST_F(DiagnosisTest, SaysThatRanksEndedWhenThePlanDivided) {
