@@ -92,7 +92,7 @@ class GoldenExport(ExportTest):
         report = self.assert_ends_well("oracle", again)
         self.assertIn("AGREES, ", report)
         self.assertIn("136 of 136 entries compared", report)
-        self.assertIn("1 DIFFERENT", self.started(SHARDPROOF, "verify", again, "--case", "controlnet", "--plan",
+        self.assertIn("2 DIFFERENT", self.started(SHARDPROOF, "verify", again, "--case", "controlnet", "--plan",
                                                   "again.plan.json", "--ulysses-degree", "2").stdout)
         self.assert_ends_well("verify", again, "--case", "base", "--plan", "again.plan.json", "--ulysses-degree", "2",
                               "--tp-degree", "2")
