@@ -52,13 +52,7 @@ AttentionProblem with_keys_in_order(AttentionProblem problem, const Indices& ord
 
 // Rank f gets the keys of rank shards[f]; all have equally many.
 AttentionProblem with_shards_in_order(const AttentionProblem& problem, const Indices& shards) {
-  const std::vector<Indices> pieces = pieces_of(problem.key_streams, static_cast<int>(shards.size()));
-  Indices order(static_cast<std::size_t>(problem.keys()));
-  for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
-    const Indices& source = pieces[static_cast<std::size_t>(shards[rank])];
-    for (std::size_t i = 0; i < source.size(); ++i) order[static_cast<std::size_t>(pieces[rank][i])] = source[i];
-  }
-  return with_keys_in_order(problem, order);
+  return with_keys_in_order(problem, keys_in_order_of_shards(problem.key_streams, shards));
 }
 
 RC_GTEST_PROP(Attention, P1_ParallelEqualsDenseOnAllRanks, ()) {
@@ -251,19 +245,6 @@ RC_GTEST_PROP(Merge, P13_IsAssociativeAndCommutativeWithTheEmptySetAsIdentity, (
   RC_ASSERT(bitwise_equal(merge_softmax(a, empty).lse, a.lse));
   RC_ASSERT(difference(merge_softmax(a, empty), a) == 0.0);
   RC_ASSERT(difference(merge_softmax(empty, a), a) == 0.0);
-}
-
-// Runs of any lengths, none among them: n things from `start`.
-std::vector<Indices> runs_of(const std::vector<std::int64_t>& lengths) {
-  std::vector<Indices> runs;
-  std::int64_t next = 0;
-  for (const std::int64_t length : lengths) {
-    Indices run(static_cast<std::size_t>(length));
-    std::iota(run.begin(), run.end(), next);
-    next += length;
-    runs.push_back(run);
-  }
-  return runs;
 }
 
 std::int64_t total(const std::vector<std::int64_t>& lengths) {

@@ -132,13 +132,7 @@ inline ExactProblem with_keys_in_order(ExactProblem problem, const Indices& orde
 
 // Rank f gets the keys of rank shards[f]; all have equally many.
 inline ExactProblem with_shards_in_order(const ExactProblem& problem, const Indices& shards) {
-  const std::vector<Indices> pieces = pieces_of(problem.key_streams, static_cast<int>(shards.size()));
-  Indices order(static_cast<std::size_t>(problem.keys()));
-  for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
-    const Indices& source = pieces[static_cast<std::size_t>(shards[rank])];
-    for (std::size_t i = 0; i < source.size(); ++i) order[static_cast<std::size_t>(pieces[rank][i])] = source[i];
-  }
-  return with_keys_in_order(problem, order);
+  return with_keys_in_order(problem, keys_in_order_of_shards(problem.key_streams, shards));
 }
 
 // ---- runs

@@ -92,19 +92,6 @@ RC_GTEST_PROP(ExactMerge, P13_IsAssociativeAndCommutativeWithTheEmptySetAsIdenti
   }));
 }
 
-// Runs of any lengths, none among them, of what follows one another.
-std::vector<Indices> runs_of(const std::vector<std::int64_t>& lengths) {
-  std::vector<Indices> runs;
-  std::int64_t next = 0;
-  for (const std::int64_t length : lengths) {
-    Indices run(static_cast<std::size_t>(length));
-    std::iota(run.begin(), run.end(), next);
-    next += length;
-    runs.push_back(run);
-  }
-  return runs;
-}
-
 // Ranks hold any numbers of queries and keys, none among them, with and without a mask that travels with the keys.
 RC_GTEST_PROP(ExactAttention, P14_AnyPartitionOfTheKeysGivesTheSame, ()) {
   const ModeDraw mode = *any_anything_mode();

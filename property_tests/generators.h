@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -19,6 +20,32 @@
 #include "tests/support/layout.h"
 
 namespace shardproof::test {
+
+// ---- orders and parts of a sequence
+
+// Runs of any lengths, none among them, of what follows one another.
+inline std::vector<Indices> runs_of(const std::vector<std::int64_t>& lengths) {
+  std::vector<Indices> runs;
+  std::int64_t next = 0;
+  for (const std::int64_t length : lengths) {
+    Indices run(static_cast<std::size_t>(length));
+    std::iota(run.begin(), run.end(), next);
+    next += length;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+// The order of the keys of these streams in which rank f has those of rank shards[f]; all have equally many.
+inline Indices keys_in_order_of_shards(const std::vector<std::int64_t>& key_streams, const Indices& shards) {
+  const std::vector<Indices> pieces = pieces_of(key_streams, static_cast<int>(shards.size()));
+  Indices order(static_cast<std::size_t>(std::accumulate(key_streams.begin(), key_streams.end(), std::int64_t{0})));
+  for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
+    const Indices& source = pieces[static_cast<std::size_t>(shards[rank])];
+    for (std::size_t i = 0; i < source.size(); ++i) order[static_cast<std::size_t>(pieces[rank][i])] = source[i];
+  }
+  return order;
+}
 
 // ---- modes
 
