@@ -1,21 +1,64 @@
-// Where a process stands among the ranks of a run: told by the environment of the program that started it.
-// Backends check what they find against it, so that a process started in another way is told instead of waiting.
+// Where a process stands among the ranks of a run, and where rank 0 can be met: told by options, by variables of our
+// own, or by those of the program that started it. Backends check what they find against it, so that a process started
+// in another way is told instead of waiting.
+//
+// The sources, in the order in which they count: explicit options, SHARDPROOF_*, torchrun, Open MPI, PMI, SLURM. What
+// two of them say must agree. SLURM counts only inside a step, and beside torchrun, Open MPI or PMI not at all: there
+// its variables describe the task in which the other launcher runs.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace shardproof {
+
+// Where rank 0 keeps the store of a run (real/store.h). Of several ports, rank 0 takes the first that is free, and the
+// others find it there.
+struct StoreAddress {
+  std::string host;
+  std::vector<int> ports;
+  bool is_known() const { return !ports.empty(); }
+  std::string text() const;  // "127.0.0.1:29500", or with the first and the number of the ports
+};
+
+// HOST:PORT or [HOST]:PORT. usage_error that names `option`, which is where the text comes from.
+StoreAddress address_from(const std::string& option, std::string_view text);
+
+struct LaunchOptions {
+  std::optional<int> rank = std::nullopt;             // --rank
+  std::optional<int> world_size = std::nullopt;       // --world-size
+  std::optional<int> local_rank = std::nullopt;       // --local-rank
+  std::optional<std::string> address = std::nullopt;  // --address
+};
 
 struct Launch {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;
+  int local_rank = 0;  // among those on the same machine; all ranks are taken to be there if the source does not say
   int local_size = 1;
-  std::string source;  // "Open MPI", or "none" for a process that was started alone
+  StoreAddress address = {};      // unknown under mpirun
+  std::uint64_t run = 0;          // the same for the ranks of a run; keeps runs apart that have ports in common
+  std::string source;             // "options", "SHARDPROOF_*", "torchrun", "Open MPI", "PMI", "SLURM", "none"
+  std::string claim;              // what the source says, for messages: "RANK=1, WORLD_SIZE=2"
+  bool has_mpi_launcher = false;  // started by a program that MPI knows by itself
 };
 
-// From the variables that mpirun of Open MPI sets. A process that was started alone is the only rank. usage_error for
-// variables that are no numbers or contradict each other, naming variable and value.
-Launch launch_from_environment();
+// The value of an environment variable, if it is set.
+using Lookup = std::function<std::optional<std::string>(std::string_view variable)>;
+
+// A process of which nobody says anything is the only rank. usage_error for variables and options that are no numbers,
+// are missing, or contradict each other, naming both with their values.
+//
+// The port under torchrun: MASTER_PORT is held by torchrun's own agent. Rank 0 takes the first free one of eight that
+// follow from MASTER_PORT and lie outside the range from which systems give out ports, and the others look for it
+// there; the handshake of the store tells ranks of this run from others. A step of SLURM derives them from its job and
+// step.
+Launch launch_from(const LaunchOptions& options, const Lookup& variable);
+// With the environment of this process.
+Launch launch_from_environment(const LaunchOptions& options = {});
 
 }  // namespace shardproof
