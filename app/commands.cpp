@@ -42,9 +42,8 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
     if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
   }
   if (request.configurations.is_named) outcome.messages = refusals.messages(request.configurations.list.front());
-  const bool is_judged_type = options.dtype.size() != 2 || options.tier == Tier::exact;
   for (const VerificationResult& result : results) {
-    if (result.verdict != Verdict::not_checked || !is_judged_type) continue;
+    if (result.verdict != Verdict::not_checked) continue;
     // What exact arithmetic does not take is listed; the other tier has its own say.
     if (result.tier == "exact" && options.tier == Tier::all) continue;
     const std::string message =
@@ -53,15 +52,9 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
     if (is_new) outcome.messages.push_back(message);
   }
   if (!any([](const VerificationResult& result) { return is_verified(result.verdict); })) {
+    const bool is_open = any([](const VerificationResult& result) { return result.verdict == Verdict::not_checked; });
     outcome.messages.push_back(
-        is_judged_type
-            ? fmt::format("nothing was verified: every configuration is refused{}",
-                          any([](const VerificationResult& result) { return result.verdict == Verdict::not_checked; })
-                              ? " or cannot be checked"
-                              : "")
-            : fmt::format("nothing was verified: {} is run and its ratio printed, but not judged; expected "
-                          "--dtype float64 or float32 for a verdict",
-                          options.dtype.name()));
+        fmt::format("nothing was verified: every configuration is refused{}", is_open ? " or cannot be checked" : ""));
   }
   if (!outcome.messages.empty()) outcome.status = kRequestIsWrong;
 }
@@ -81,7 +74,9 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
       if (has_exact) results.push_back(exact.verify(case_name, configuration, request.plans));
       // A rule refuses in any arithmetic.
       if (!has_rounding || (has_exact && results.back().verdict == Verdict::refused)) continue;
-      results.push_back(verifier.verify(case_name, configuration, request.plans));
+      const bool is_exact = has_exact && results.back().verdict == Verdict::exact;
+      results.push_back(
+          verifier.verify(case_name, configuration, request.plans, is_exact ? Passed::exact : Passed::nothing));
       results.back().device = options.device == DeviceChoice::reference ? "reference" : "cpu";
     }
   }

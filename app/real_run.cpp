@@ -8,6 +8,7 @@
 
 #include "app/request.h"
 #include "core/collectives.h"
+#include "core/file.h"
 #include "core/random.h"
 #include "real/launcher.h"
 #include "real/mpi_communicator.h"
@@ -122,8 +123,8 @@ void judge(const RealRun& run, CommandOutcome& outcome) {
     if (result.verdict == Verdict::different) outcome.status = kDifferenceFound;
     if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
     if (result.verdict == Verdict::not_checked) {
-      outcome.messages.push_back(fmt::format("case '{}': {} is not judged; expected --dtype float64 or float32",
-                                             result.case_name, result.dtype));
+      outcome.messages.push_back(
+          fmt::format("case '{}' cannot be checked: {}", printable(result.case_name), result.reason));
     }
   }
   for (std::string& message : refusals.messages(run.request().configurations.list.front())) {

@@ -23,6 +23,30 @@ Json or_null(const std::optional<WorstElement>& worst) {
   return json;
 }
 
+Json or_null(const std::optional<ModuleRatio>& ratio) {
+  if (!ratio) return {};
+  Json json = Json::object();
+  json.set("module", ratio->module);
+  json.set("class", ratio->class_name);
+  json.set("call", ratio->call + 1);
+  json.set("value", ratio->value);
+  json.set("rank", ratio->rank);
+  json.set("index", list_of(ratio->index));
+  json.set("ratio", ratio->ratio);
+  return json;
+}
+
+Json or_null(const std::optional<ModuleRatios>& ratios) {
+  if (!ratios) return {};
+  Json json = Json::object();
+  json.set("worst", or_null(ratios->worst));
+  json.set("runner_up", or_null(ratios->runner_up));
+  json.set("count", ratios->modules);
+  json.set("compared", ratios->compared);
+  json.set("not_comparable", ratios->not_comparable);
+  return json;
+}
+
 Json skipped_to_json(const std::vector<SkippedNote>& notes) {
   Json list = Json::array();
   for (const SkippedNote& note : notes) {
@@ -59,6 +83,9 @@ Json to_json(const VerificationResult& result) {
   json.set("diagnosis", list_of(result.diagnosis));
   json.set("movements_checked", result.movements_checked);
   json.set("bitwise_checked", result.bitwise_checked);
+  json.set("modules", or_null(result.modules));
+  json.set("extremes_checked", result.extremes_checked);
+  json.set("also_passed", result.also_passed);
   json.set("not_checked", list_of(result.not_checked));
   json.set("seconds", result.seconds);
   return json;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace shardproof {
 
@@ -25,6 +26,16 @@ std::string_view verdict_word(Verdict verdict) {
 }
 
 bool is_verified(Verdict verdict) { return verdict == Verdict::exact || verdict == Verdict::rounding_equivalent; }
+
+std::string module_phrase(std::string_view path, std::string_view class_name) {
+  return fmt::format("{} ({})", path.empty() ? "the whole model" : fmt::format("module '{}'", path), class_name);
+}
+
+std::string module_ratio_text(const ModuleRatio& ratio) {
+  return fmt::format("{} of {}, call {}, on rank {} at [{}]: {:.3g}", ratio.value,
+                     module_phrase(ratio.module, ratio.class_name), ratio.call + 1, ratio.rank,
+                     fmt::join(ratio.index, ","), ratio.ratio);
+}
 
 std::string_view oracle_word(const OracleResult& result) {
   if (!result.checked) return verdict_word(Verdict::not_checked);

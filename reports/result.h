@@ -34,6 +34,31 @@ struct SkippedNote {
 // "argument 'timestep' of module ''"; of a number, which is the index of an output, "output 0 of module 'rope'".
 std::string entry_text(std::string_view argument, std::string_view module);
 
+// "module 'a.b' (Linear)", "the whole model (ProbeTransformer)".
+std::string module_phrase(std::string_view path, std::string_view class_name);
+
+// The value of a module that is the farthest from the float64 run, as a multiple of what it is off in the dense run.
+struct ModuleRatio {
+  std::string module;  // path; "" is the whole model
+  std::string class_name;
+  int call = 0;       // 0 = the module's first
+  std::string value;  // "output 0", "argument 'temb'"
+  double ratio = 0.0;
+  int rank = 0;
+  std::vector<std::int64_t> index;  // in the rank's tensor
+};
+// "output 0 of module 'a.b' (Linear), call 2, on rank 1 at [0,3,7]: 18.2".
+std::string module_ratio_text(const ModuleRatio& ratio);
+
+// Of all modules, each given the reference's inputs.
+struct ModuleRatios {
+  std::optional<ModuleRatio> worst = std::nullopt;
+  std::optional<ModuleRatio> runner_up = std::nullopt;  // of another module
+  std::int64_t modules = 0;
+  std::int64_t compared = 0;        // arguments and outputs
+  std::int64_t not_comparable = 0;  // of shapes that no division explains
+};
+
 struct VerificationResult {
   std::string case_name;
   std::string mode;  // ulysses, ulysses_anything, ring, ring_anything, unified
@@ -61,7 +86,12 @@ struct VerificationResult {
   // problems of attention with an answer to the last bit.
   std::int64_t movements_checked = 0;
   std::int64_t bitwise_checked = 0;
-  std::vector<std::string> not_checked = {};  // of these, what was left out and why
+  // Of the rounding tier, but in float64: every module by itself, and attention with extreme inputs.
+  std::optional<ModuleRatios> modules = std::nullopt;
+  std::int64_t extremes_checked = 0;
+  // What a verdict on a 16-bit type rests on besides: "exact arithmetic", "float64 (2.1e-16)".
+  std::string also_passed = {};
+  std::vector<std::string> not_checked = {};  // of all these, what was left out and why
   double seconds = 0.0;
 };
 

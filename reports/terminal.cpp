@@ -161,6 +161,7 @@ class Printer {
 
   void verify_part() {
     const bool several_tiers = first_of_each_tier().size() > 1;
+    // Empty columns are left out.
     TextTable rows({{"case"},
                     {"mode"},
                     {"mesh"},
@@ -172,6 +173,7 @@ class Printer {
                     {"verdict"},
                     {"figure", Align::right},
                     {"worst at"},
+                    {"modules", Align::right},
                     {"seconds", Align::right}});
     for (const VerificationResult& result : report_.verifications) {
       if (result.verdict == Verdict::refused) continue;
@@ -186,11 +188,13 @@ class Printer {
                 {std::string(verdict_word(result.verdict)), tone_of(result.verdict)},
                 {figure_text(result)},
                 {worst_text(result)},
+                {result.modules && result.modules->worst ? fmt::format("{:.3g}", result.modules->worst->ratio) : ""},
                 {fmt::format("{:.3f}", result.seconds)}});
     }
     table(rows);
     if (!rows.empty()) legend();
     movements();
+    modules();
     reasons(Verdict::different, "DIFFERENT");
     reasons(Verdict::refused, "REFUSED");
     skipped_entries();
@@ -251,6 +255,44 @@ class Printer {
                           "attention compared to the last bit in {} problems made for it.",
                           followed, to_the_bit),
               "", 0);
+  }
+
+  // The configuration whose worst module is the worst of all.
+  void modules() {
+    const VerificationResult* largest = nullptr;
+    std::int64_t extremes = 0;
+    const auto ratio = [](const VerificationResult& result) { return rank_of_figure(result.modules->worst->ratio); };
+    for (const VerificationResult& result : report_.verifications) {
+      extremes += result.extremes_checked;
+      if (!result.modules || !result.modules->worst) continue;
+      if (largest == nullptr || ratio(result) > ratio(*largest)) largest = &result;
+    }
+    if (largest == nullptr) return;
+    const ModuleRatios& found = *largest->modules;
+    std::string words = fmt::format(
+        "modules: the largest such multiple of any module, each given the arguments of the float64 run. It is that of "
+        "{} (case {}, {} {}; one of {} values of {} modules)",
+        module_ratio_text(*found.worst), largest->case_name, largest->mode, short_mesh(largest->mesh), found.compared,
+        found.modules);
+    if (found.runner_up) words += fmt::format("; next there is {}", module_ratio_text(*found.runner_up));
+    words += also_passed();
+    if (extremes > 0) words += fmt::format(". Attention took extreme inputs in {} problems made for it", extremes);
+    text_ += '\n';
+    paragraph(words + ".", "", 0);
+  }
+
+  // What verdicts on 16-bit types rest on besides.
+  std::string also_passed() const {
+    Groups<std::string, int> counts;
+    for (const VerificationResult& result : report_.verifications) {
+      if (!result.also_passed.empty()) ++counts[result.also_passed.substr(0, result.also_passed.find(" ("))];
+    }
+    std::string words;
+    for (const auto& [what, count] : counts) {
+      words +=
+          fmt::format("{} {} ({})", words.empty() ? ". The same configurations passed in" : " and in", what, count);
+    }
+    return words;
   }
 
   void configurations(const ConfigurationNames& names) {

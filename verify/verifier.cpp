@@ -83,10 +83,11 @@ struct Verifier::DenseCase {
   ModelCase raw;  // with the replica's inputs
   Arguments arguments;
   std::vector<Tensor> outputs;
-  std::int64_t attention_tokens = 0;    // queries of the first attention
-  std::optional<bool> says_nothing;     // see the function of that name
-  std::optional<std::string> obstacle;  // why it is no measure, once that was looked at; empty if it is one
-  std::vector<Tensor> reference;        // float64 with the same tables; made when first needed
+  std::int64_t attention_tokens = 0;         // queries of the first attention
+  std::optional<bool> says_nothing;          // see the function of that name
+  std::optional<std::string> obstacle;       // why it is no measure, once that was looked at; empty if it is one
+  std::vector<Tensor> reference;             // float64 with the same tables; made when first needed
+  std::unique_ptr<ModuleReference> modules;  // the same
 };
 
 Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(subject), options_(options) {
@@ -144,6 +145,40 @@ const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
   dense.reference =
       tree->call(prepared_arguments(*tree, dense.raw.arguments, reference_context_, subject_.host())).tensors;
   return dense.reference;
+}
+
+const ModuleReference& Verifier::module_reference(DenseCase& dense) {
+  if (dense.modules) return *dense.modules;
+  const TreeFactory reference_tree = [this] { return subject_.make_tree(reference_context_, WeightForm::stored); };
+  dense.modules = std::make_unique<ModuleReference>(ModuleReferenceInput{
+      .reference_tree = reference_tree,
+      .reference_arguments =
+          prepared_arguments(*reference_tree(), dense.raw.arguments, reference_context_, subject_.host()),
+      .tree = tree_factory(),
+      .arguments = dense.arguments,
+      .dtype = options_.dtype,
+      .reference_device = reference_context_.device});
+  return *dense.modules;
+}
+
+ModuleCheck Verifier::module_ratios(const std::string& case_name, const ParallelConfig& config,
+                                    const ParallelPlans& plans, const ParallelRun& run, std::string& obstacle) {
+  ModuleRatioInput input{.references = {},
+                         .tree = tree_factory(),
+                         .arguments = {},
+                         .plans = plans,
+                         .options = {.config = config,
+                                     .gather_form = first_form(options_.gather),
+                                     .schedule_seed = options_.schedule_seed,
+                                     .workers = options_.workers}};
+  for (int replica = 0; replica < replica_count(config); ++replica) {
+    DenseCase& dense = dense_case(case_name, replica);
+    const ModuleReference& reference = module_reference(dense);
+    if (obstacle.empty()) obstacle = reference.obstacle();
+    input.references.push_back(&reference);
+    input.arguments.push_back(dense.arguments);
+  }
+  return obstacle.empty() ? check_modules(input, run, kRatioLimit) : ModuleCheck{};
 }
 
 ParallelRun Verifier::run(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
@@ -245,9 +280,6 @@ void Verifier::judge(const std::string& case_name, const ParallelRun& run, int t
   if (!findings.difference().empty() || !replicated.empty()) {
     result.verdict = Verdict::different;
     result.reason = reason_of_difference(run, replicated, findings.difference());
-  } else if (is_sixteen_bit(options_.dtype)) {
-    result.verdict = Verdict::not_checked;
-    result.reason = "16-bit end to end";
   } else if (std::any_of(run.replica_of.begin(), run.replica_of.end(),
                          [&](int replica) { return says_nothing(dense_case(case_name, replica)); })) {
     result.verdict = Verdict::not_checked;
@@ -291,8 +323,66 @@ void Verifier::check_other_orders(const std::string& case_name, const ParallelCo
   }
 }
 
+void Verifier::judge_modules(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                             const ParallelRun& run, VerificationResult& result) {
+  std::string obstacle;
+  const ModuleCheck check = module_ratios(case_name, config, plans, run, obstacle);
+  if (!obstacle.empty()) {
+    result.not_checked.push_back("the ratio of every module by itself: " + obstacle);
+    return;
+  }
+  result.modules = check.ratios;
+  constexpr std::size_t kShown = 4;
+  for (std::size_t i = 0; i < std::min(kShown, check.wrong.size()); ++i) {
+    result.diagnosis.push_back("given the reference's inputs, " + module_ratio_text(check.wrong[i]) +
+                               " times the error of the dense run");
+  }
+  if (check.wrong.size() > kShown) {
+    result.diagnosis.push_back(fmt::format("and {} modules more", check.wrong.size() - kShown));
+  }
+  if (result.verdict == Verdict::different) return;
+  if (!check.failure.empty()) {
+    result.verdict = Verdict::different;
+    result.reason = "when every module is given the reference's inputs: " + check.failure;
+  } else if (!check.wrong.empty()) {
+    result.verdict = Verdict::different;
+    result.reason = fmt::format(
+        "{} of {} modules are off by more than {:g} times the error of the dense run when each "
+        "is given the reference's inputs",
+        check.wrong.size(), check.ratios.modules, kRatioLimit);
+  }
+}
+
+void Verifier::judge_sixteen_bits(const std::string& case_name, const ParallelConfig& config,
+                                  const ParallelPlans& plans, Passed passed, VerificationResult& result) {
+  if (result.verdict != Verdict::rounding_equivalent) return;
+  if (passed == Passed::exact) {
+    result.also_passed = "exact arithmetic";
+  } else {
+    if (!in_float64_) {
+      VerifierOptions options = options_;
+      options.dtype = kFloat64;
+      options.device = DeviceChoice::reference;
+      in_float64_ = std::make_unique<Verifier>(subject_, options);
+    }
+    const VerificationResult wide = in_float64_->verify(case_name, config, plans);
+    if (wide.verdict == Verdict::rounding_equivalent) {
+      result.also_passed = fmt::format("float64 ({:.2e})", wide.figure.value_or(0.0));
+    } else {
+      const bool is_different = wide.verdict == Verdict::different;
+      result.verdict = is_different ? Verdict::different : Verdict::not_checked;
+      result.reason =
+          (is_different ? "in float64: " : "16-bit end to end: not checked in float64 either: ") + wide.reason;
+      return;
+    }
+  }
+  if (result.modules) return;
+  result.verdict = Verdict::not_checked;
+  result.reason = "16-bit end to end: there is no ratio of every module by itself";
+}
+
 VerificationResult Verifier::verify(const std::string& case_name, const ParallelConfig& config,
-                                    const ParallelPlans& plans) {
+                                    const ParallelPlans& plans, Passed passed) {
   const Clock::time_point start = Clock::now();
   const ContextParallelConfig context = config.context_parallel_config.value_or(ContextParallelConfig{});
   const int tp_degree = effective_tp_degree(config);
@@ -315,6 +405,11 @@ VerificationResult Verifier::verify(const std::string& case_name, const Parallel
       check_padded_form(case_name, config, plans, first, result);
     }
     if (tp_degree > 1 && result.verdict != Verdict::different) check_other_orders(case_name, config, plans, result);
+    const bool is_judged = result.verdict == Verdict::rounding_equivalent || result.verdict == Verdict::different;
+    if (options_.modules && options_.dtype != kFloat64 && is_judged) {
+      judge_modules(case_name, config, plans, first, result);
+    }
+    if (is_sixteen_bit(options_.dtype)) judge_sixteen_bits(case_name, config, plans, passed, result);
   }
   result.seconds = seconds_since(start);
   return result;

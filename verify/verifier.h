@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reports/result.h"
+#include "verify/module_ratio.h"
 #include "verify/parallel_run.h"
 #include "verify/subject.h"
 
@@ -32,7 +33,13 @@ struct VerifierOptions {
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
+  // But in float64: the ratio of every module by itself, and attention with extreme inputs.
+  bool modules = true;
+  bool extremes = true;
 };
+
+// What a configuration has passed already when it is verified in a 16-bit type.
+enum class Passed : std::uint8_t { nothing, exact };
 
 // Relative difference that float64 may show, and the rounding ratio of the other types.
 inline constexpr double kFloat64Tolerance = 1e-11;
@@ -55,8 +62,11 @@ class Verifier {
   Verifier(Subject& subject, const VerifierOptions& options);
   ~Verifier();
 
-  // The verdict on one case under one configuration and the plans that it needs.
-  VerificationResult verify(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans);
+  // The verdict on one case under one configuration and the plans that it needs. A 16-bit type drowns a lost key in its
+  // rounding end to end: it is ROUNDING-EQUIVALENT only if the configuration is right in exact arithmetic, as the
+  // caller says, or else in float64, which is then run here, and if every module is by itself.
+  VerificationResult verify(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                            Passed passed = Passed::nothing);
   VerificationResult verify(const std::string& case_name, const ContextParallelConfig& config,
                             const ContextParallelPlan& plan) {
     return verify(case_name, ParallelConfig{.context_parallel_config = config}, ParallelPlans{.cp = plan});
@@ -68,6 +78,9 @@ class Verifier {
                   GatherForm form) {
     return run(case_name, ParallelConfig{.context_parallel_config = config}, ParallelPlans{.cp = plan}, form);
   }
+  // The ratio of every module of a run that completed; `obstacle` says why there is none. Not for float64.
+  ModuleCheck module_ratios(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                            const ParallelRun& run, std::string& obstacle);
   // What one rank of a configuration needs to run by itself, over any communicator (see run_rank).
   TreeFactory tree_factory();
   const Arguments& arguments_of_rank(const std::string& case_name, const ParallelConfig& config, int rank);
@@ -77,6 +90,7 @@ class Verifier {
   void run_dense(DenseCase& dense);
   DenseCase& dense_case(const std::string& case_name, int replica);
   const std::vector<Tensor>& reference_outputs(DenseCase& dense);
+  const ModuleReference& module_reference(DenseCase& dense);
   // Why a run cannot be judged at all: the dense run is empty, not finite, or too inexact. Empty if it can.
   std::string unjudgeable(DenseCase& dense);
   // The same, looked at once a case.
@@ -84,6 +98,11 @@ class Verifier {
   // True if every output of the dense run has one value in all its elements: whatever equals it proves little.
   static bool says_nothing(DenseCase& dense);
   void judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result);
+  void judge_modules(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                     const ParallelRun& run, VerificationResult& result);
+  // What a 16-bit type is verified by besides.
+  void judge_sixteen_bits(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
+                          Passed passed, VerificationResult& result);
   // Runs again with padded gathers, which must give the same bits.
   void check_padded_form(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
                          const ParallelRun& first, VerificationResult& result);
@@ -98,6 +117,7 @@ class Verifier {
   ModelContext context_;
   ModelContext reference_context_;
   std::vector<std::unique_ptr<DenseCase>> cases_;
+  std::unique_ptr<Verifier> in_float64_;  // of a 16-bit type, when first needed
 };
 
 }  // namespace shardproof

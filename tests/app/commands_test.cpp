@@ -283,6 +283,9 @@ TEST(Verify, WritesTheJsonOfTheContract) {
                      "diagnosis",
                      "movements_checked",
                      "bitwise_checked",
+                     "modules",
+                     "extremes_checked",
+                     "also_passed",
                      "not_checked",
                      "seconds"};
   const std::vector<std::string> modes{"ulysses", "ulysses_anything", "ring", "ring_anything", "unified"};
@@ -384,15 +387,19 @@ TEST(Verify, RefusesTensorParallelismThatDoesNotDivide) {
   EXPECT_THAT(without_plan.error, HasSubstr("WanTransformer3DModel has no tensor-parallel plan"));
 }
 
-TEST(Verify, IsStatusTwoForSixteenBitsButPrintsTheRatio) {
-  const JsonRun result = run_with_json(
-      {"verify", "flux", "--case", "even", "--ring-degree", "2", "--dtype", "bfloat16", "--tier", "rounding"});
-  EXPECT_EQ(result.run.status, 2);
-  EXPECT_EQ(result.run.error,
-            "shardproof: nothing was verified: bfloat16 is run and its ratio printed, but not judged; expected --dtype "
-            "float64 or float32 for a verdict\n");
-  EXPECT_EQ(result.json.at("results").at(std::size_t{0}).at("verdict").as_string(), "NOT CHECKED");
-  EXPECT_GT(result.json.at("results").at(std::size_t{0}).at("figure").as_double(), 0.0);
+TEST(Verify, PrintsBothThatAVerdictOnSixteenBitsRestsOn) {
+  for (const char* tier : {"rounding", "all"}) {
+    const JsonRun result = run_with_json(
+        {"verify", "flux", "--case", "even", "--ring-degree", "2", "--dtype", "bfloat16", "--tier", tier});
+    EXPECT_EQ(result.run.status, 0) << result.run.error;
+    const Json& entry = result.json.at("results").items().back();
+    EXPECT_EQ(entry.at("verdict").as_string(), "ROUNDING-EQUIVALENT");
+    EXPECT_GT(entry.at("figure").as_double(), 0.0);
+    EXPECT_LE(entry.at("modules").at("worst").at("ratio").as_double(), 16.0);
+    const bool has_exact = std::string_view(tier) == "all";
+    EXPECT_THAT(entry.at("also_passed").as_string(), StartsWith(has_exact ? "exact arithmetic" : "float64 ("));
+    EXPECT_THAT(result.run.output, HasSubstr("\nmodules: the largest such multiple of any module"));
+  }
 }
 
 TEST(Verify, RunsReplicasOfOtherMeshDimensionsInFloat32) {

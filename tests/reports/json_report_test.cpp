@@ -64,9 +64,47 @@ TEST(JsonReport, WritesAVerificationWithTheFieldsOfTheContract) {
   "diagnosis": [],
   "movements_checked": 0,
   "bitwise_checked": 0,
+  "modules": null,
+  "extremes_checked": 0,
+  "also_passed": "",
   "not_checked": [],
   "seconds": 0.0123
 })");
+}
+
+TEST(JsonReport, WritesTheWorstModuleAndTheNext) {
+  Report report = test::verify_report();
+  report.verifications[0].modules = test::module_ratios();
+  report.verifications[0].extremes_checked = 7;
+  report.verifications[0].also_passed = "exact arithmetic";
+  const Json result = json_report(report).at("results").at(std::size_t{0});
+  EXPECT_EQ(result.at("modules").dump(2), R"({
+  "worst": {
+    "module": "blocks.0.attn",
+    "class": "Attention",
+    "call": 2,
+    "value": "output 0",
+    "rank": 1,
+    "index": [0, 4, 3],
+    "ratio": 1.75
+  },
+  "runner_up": {
+    "module": "",
+    "class": "Model",
+    "call": 1,
+    "value": "argument 'temb'",
+    "rank": 0,
+    "index": [2],
+    "ratio": 1.5
+  },
+  "count": 12,
+  "compared": 30,
+  "not_comparable": 1
+})");
+  EXPECT_EQ(result.at("extremes_checked").as_int(), 7);
+  EXPECT_EQ(result.at("also_passed").as_string(), "exact arithmetic");
+  report.verifications[0].modules->runner_up.reset();
+  EXPECT_TRUE(json_report(report).at("results").at(std::size_t{0}).at("modules").at("runner_up").is_null());
 }
 
 TEST(JsonReport, WritesWhatDoesNotExistAsNull) {

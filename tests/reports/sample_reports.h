@@ -31,6 +31,26 @@ inline VerificationResult verified_result() {
   return result;
 }
 
+inline ModuleRatios module_ratios() {
+  return {.worst = ModuleRatio{.module = "blocks.0.attn",
+                               .class_name = "Attention",
+                               .call = 1,
+                               .value = "output 0",
+                               .ratio = 1.75,
+                               .rank = 1,
+                               .index = {0, 4, 3}},
+          .runner_up = ModuleRatio{.module = "",
+                                   .class_name = "Model",
+                                   .call = 0,
+                                   .value = "argument 'temb'",
+                                   .ratio = 1.5,
+                                   .rank = 0,
+                                   .index = {2}},
+          .modules = 12,
+          .compared = 30,
+          .not_comparable = 1};
+}
+
 inline VerificationResult refused_result(const char* case_name, const char* mode, const char* mesh,
                                          const char* rotate_method) {
   VerificationResult result;

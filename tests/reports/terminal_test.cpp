@@ -111,6 +111,35 @@ TEST(TerminalText, ShowsRatiosOfNarrowTypesAndWhatTheyLeaveOpen) {
   EXPECT_THAT(text, EndsWith("\nNothing was verified: 1 REFUSED, 1 NOT CHECKED; largest figure 1.23, allowed 16.\n"));
 }
 
+TEST(TerminalText, NamesTheWorstModuleOfAllConfigurations) {
+  Report report = test::verify_report();
+  report.allowed = 16.0;
+  report.verifications = {test::verified_result(), test::verified_result(), test::verified_result()};
+  for (VerificationResult& result : report.verifications) {
+    result.dtype = "bfloat16";
+    result.figure = 1.2345;
+    result.modules = test::module_ratios();
+    result.extremes_checked = 7;
+    result.also_passed = "exact arithmetic";
+  }
+  report.verifications[1].case_name = "uneven";
+  report.verifications[1].modules->worst->ratio = 2.5;
+  report.verifications[1].also_passed = "float64 (1.00e-16)";
+  report.verifications[2].modules->worst.reset();
+  const std::string text = terminal_text(report);
+  EXPECT_THAT(text, HasSubstr("worst at         modules  seconds\n"));
+  EXPECT_THAT(text, HasSubstr("rank 1 [0,12,3]     1.75    0.012\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nmodules: the largest such multiple of any module, each given the arguments of the float64 "
+                        "run. It is that of output 0 of\n"
+                        "module 'blocks.0.attn' (Attention), call 2, on rank 1 at [0,4,3]: 2.5 (case uneven, ring "
+                        "ring=2; one of 30 values of 12\n"
+                        "modules); next there is argument 'temb' of the whole model (Model), call 1, on rank 0 at [2]: "
+                        "1.5. The same\n"
+                        "configurations passed in exact arithmetic (2) and in float64 (1). Attention took extreme "
+                        "inputs in 21 problems made for\nit.\n"));
+}
+
 TEST(TerminalText, HasNoTableWhenEverythingIsRefused) {
   Report report = test::verify_report();
   report.verifications = {test::refused_result("a", "tp+ring", "ring=2,ulysses=1,tp=2", "alltoall")};

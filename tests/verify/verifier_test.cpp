@@ -118,16 +118,18 @@ TEST(Verifier, RefusesAConfigurationThatContradictsItself) {
   EXPECT_THAT(result.reason, HasSubstr("ulysses_degree is 2, but the mesh 'ring=2,ulysses=1' has ulysses=1"));
 }
 
-TEST(Verifier, CallsSixteenBitRunsNotCheckedAndPrintsTheRatio) {
+TEST(Verifier, VerifiesSixteenBitRunsByFloat64AndEveryModule) {
   Subject subject = Subject::open(golden("tiny"), 0);
   for (const DType dtype : {kBFloat16, kFloat16}) {
     Verifier verifier(subject, {.dtype = dtype, .device = DeviceChoice::cpu});
     const VerificationResult result = verifier.verify("base", {.ring_degree = 4}, default_plan(subject));
-    EXPECT_EQ(result.verdict, Verdict::not_checked) << result.reason;
-    EXPECT_THAT(result.reason, HasSubstr("16-bit"));
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+    EXPECT_THAT(result.also_passed, HasSubstr("float64 ("));
     ASSERT_TRUE(result.figure);
     EXPECT_LT(*result.figure, 4.0);
     EXPECT_GT(*result.figure, 0.0);
+    ASSERT_TRUE(result.modules);
+    EXPECT_LT(result.modules->worst->ratio, 4.0);
   }
 }
 

@@ -124,11 +124,16 @@ class ExactTier final : public Tier {
   std::map<std::string, std::unique_ptr<ExactBench>> exact_;
 };
 
-// Rounding of one element type.
+// Rounding of one element type, end to end.
 class RoundingTier final : public Tier {
  public:
   RoundingTier(DType dtype, DeviceChoice device, std::uint64_t seed)
-      : benches_({.dtype = dtype, .device = device, .seed = seed, .schedule_seed = seed}) {}
+      : benches_({.dtype = dtype,
+                  .device = device,
+                  .seed = seed,
+                  .schedule_seed = seed,
+                  .modules = false,
+                  .extremes = false}) {}
   std::string_view name() const override { return benches_.options().dtype.name(); }
 
   Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
