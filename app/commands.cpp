@@ -183,7 +183,8 @@ CommandOutcome run_command(const Options& options, Progress& progress) {
     case Command::verify: return run_verify(options, progress);
     case Command::plan: return run_plan(options, progress);
     case Command::run: return run_on_real_ranks(options, progress);
-    case Command::zoo: break;  // another program's, see zoo_program.h
+    case Command::launch: break;  // has no report, see launch_command.h
+    case Command::zoo: break;     // another program's, see zoo_program.h
   }
   fail(ErrorKind::internal_error, "unknown subcommand");
 }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/launch_command.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/processor_check.h"
@@ -18,6 +19,7 @@
 #include "app/zoo_program.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "real/peer_failure.h"
 #include "reports/json_report.h"
 #include "reports/terminal.h"
 
@@ -74,6 +76,7 @@ int run(int count, const char* const* words) {
     return kVerified;
   }
   if (line.options->command == Command::zoo) become_zoo_program(words);
+  if (line.options->command == Command::launch) return launch_processes(*line.options);
   Targets targets;
   if (line.options->json) targets.json = std::make_unique<OutputTarget>("--json", *line.options->json);
   if (line.options->write_plan) {
@@ -96,6 +99,9 @@ int main(int count, char** words) {
   std::set_terminate(end_without_memory);
   try {
     return run(count, words);
+  } catch (const PeerFailure& error) {
+    say(error.what());
+    return kPeerFailed;
   } catch (const Error& error) {
     say(status_of(error.kind()) == kInternalError
             ? fmt::format("internal error ({}): {}", error_kind_name(error.kind()), error.what())

@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <deque>
 #include <functional>
@@ -74,16 +75,19 @@ class Subcommand {
     most_sources_ = most;
   }
   void value(const std::string& name, OptionKind kind, const std::string& placeholder, const std::string& description,
-             Reader reader) {
-    CLI::Option* const option =
-        app_->add_option_function<std::string>(name, [](const std::string&) {}, description)->type_name(placeholder);
-    entries_.push_back({option, {command_, name, placeholder, description, kind}, std::move(reader)});
+             Reader reader, const std::string& short_name = {}) {
+    CLI::Option* const option = app_->add_option_function<std::string>(
+                                        short_name.empty() ? name : fmt::format("{},{}", short_name, name),
+                                        [](const std::string&) {}, description)
+                                    ->type_name(placeholder);
+    entries_.push_back({option, {command_, name, placeholder, description, kind}, std::move(reader), short_name});
   }
   void flag(const std::string& name, const std::string& description, std::function<void()> set) {
     CLI::Option* const option = app_->add_flag(name, description)->disable_flag_override();
     entries_.push_back({option,
                         {command_, name, "", description, OptionKind::flag},
-                        [set = std::move(set)](const std::string&, const std::string&) { set(); }});
+                        [set = std::move(set)](const std::string&, const std::string&) { set(); },
+                        {}});
   }
 
   bool is_named(std::string_view name) const { return command_name(command_) == name; }
@@ -122,6 +126,7 @@ class Subcommand {
     CLI::Option* option = nullptr;
     DeclaredOption declared;
     Reader reader;
+    std::string short_name;  // "-n", or nothing
   };
   struct WordsGiven {
     std::vector<std::string> sources;
@@ -132,11 +137,13 @@ class Subcommand {
   void check_option(std::span<const char* const> words, std::size_t& i, WordsGiven& given) const {
     const std::string word = words[i];
     const std::size_t equals = word.find('=');
-    const std::string name = word.substr(0, equals);
-    const auto entry =
-        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& known) { return known.declared.name == name; });
+    const std::string given_name = word.substr(0, equals);
+    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& known) {
+      return known.declared.name == given_name || (!known.short_name.empty() && known.short_name == given_name);
+    });
     SHARDPROOF_CHECK(entry != entries_.end(), usage_error, "'{}' is no option of {}; shardproof {} --help lists them",
-                     printable(name), command_name(command_), command_name(command_));
+                     printable(given_name), command_name(command_), command_name(command_));
+    const std::string& name = entry->declared.name;
     const bool is_flag = entry->declared.kind == OptionKind::flag;
     SHARDPROOF_CHECK(!is_flag || equals == std::string::npos, usage_error,
                      "{}: it takes no value, but '{}' was given; expected {} alone", name,
@@ -294,11 +301,54 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
 }
 
 void add_backend(Subcommand& command, Options& options) {
-  command.value("--backend", OptionKind::choice, "mpi", "what carries the ranks: processes of mpirun",
+  command.value("--backend", OptionKind::choice, "mpi", "what carries the ranks: MPI between processes",
                 [&](const std::string& option, const std::string& text) {
                   SHARDPROOF_CHECK(text != "nccl" && text != "cuda-threads", usage_error,
                                    "{}: '{}' is not part of this build; expected mpi", option, text);
                   options.backend = choice_from<Backend>(option, text, {{"mpi", Backend::mpi}});
+                });
+}
+
+Reader number_into(std::optional<int>& target, int max) {
+  return [&target, max](const std::string& option, const std::string& text) {
+    target = static_cast<int>(integer_from(option, text, 0, max));
+  };
+}
+
+void add_address(Subcommand& command, Options& options, const std::string& description) {
+  command.value("--address", OptionKind::address, "HOST:PORT", description,
+                [&](const std::string& option, const std::string& text) {
+                  (void)address_from(option, text);
+                  options.launch.address = text;
+                });
+}
+
+void add_meeting(Subcommand& command, Options& options) {
+  constexpr int kMaxRank = 1 << 20, kMaxSeconds = 1'000'000;
+  command.value("--rank", OptionKind::integer, "R",
+                "this rank (default: what the launcher says in the environment, here and below)",
+                number_into(options.launch.rank, kMaxRank));
+  command.value("--world-size", OptionKind::integer, "N", "ranks in all",
+                integer_into(options.launch.world_size, kMaxRank));
+  command.value("--local-rank", OptionKind::integer, "R", "this rank on its machine",
+                number_into(options.launch.local_rank, kMaxRank));
+  add_address(command, options, "where the ranks meet rank 0; not needed under mpirun");
+  command.value("--timeout", OptionKind::integer, "SECONDS",
+                "for how long a rank waits for another before it gives up (default 1800)",
+                [&](const std::string& option, const std::string& text) {
+                  options.timeout_seconds = static_cast<int>(integer_from(option, text, 1, kMaxSeconds));
+                });
+}
+
+void add_launch(Subcommand& command, Options& options) {
+  constexpr int kMaxProcesses = 1024, kMaxSeconds = 1'000'000;
+  command.value("--processes", OptionKind::integer, "N", "how many ranks to start, 1 to 1024",
+                integer_into(options.processes, kMaxProcesses), "-n");
+  add_address(command, options, "where the ranks meet rank 0 (default: a free port of 127.0.0.1)");
+  command.value("--grace", OptionKind::integer, "SECONDS",
+                "between asking the ranks to end and killing them (default 5)",
+                [&](const std::string& option, const std::string& text) {
+                  options.grace_seconds = static_cast<int>(integer_from(option, text, 0, kMaxSeconds));
                 });
 }
 
@@ -319,13 +369,16 @@ void check_zoo(const Options& options) {
                    "--list: nothing is run; expected no --only, --full or --json beside it");
 }
 
-constexpr const char* kSubcommands = "oracle, verify, plan, run or zoo (--help explains them)";
+constexpr const char* kSubcommands = "oracle, verify, plan, run, launch or zoo (--help explains them)";
 
 // The parser would only say that a subcommand is missing.
 void check_subcommand(int count, const char* const* words) {
   SHARDPROOF_CHECK(count > 1, usage_error, "a subcommand is missing; expected {}", kSubcommands);
   const std::string first = words[1];
-  const bool is_known = first == "oracle" || first == "verify" || first == "plan" || first == "run" || first == "zoo";
+  constexpr std::array kCommands{Command::oracle, Command::verify, Command::plan,
+                                 Command::run,    Command::launch, Command::zoo};
+  const bool is_known =
+      std::any_of(kCommands.begin(), kCommands.end(), [&](Command command) { return first == command_name(command); });
   SHARDPROOF_CHECK(is_known || first.starts_with('-'), usage_error, "'{}' is no subcommand; expected {}",
                    printable(first), kSubcommands);
 }
@@ -338,8 +391,9 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
   add_json(commands.back(), options);
   commands.emplace_back(program, Command::verify, "every simulated rank against the dense run");
   commands.emplace_back(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
-  commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun");
+  commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun, torchrun or launch");
   add_backend(commands.back(), options);
+  add_meeting(commands.back(), options);
   for (std::size_t i = 1; i < commands.size(); ++i) {
     commands[i].sources("SOURCE", "one export directory, or a model's name (drawn weights and inputs)", 1);
     add_configuration(commands[i], options);
@@ -347,6 +401,10 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     if (commands[i].is_named(command_name(Command::plan))) add_write_plan(commands[i], options);
     add_json(commands[i], options);
   }
+  commands.emplace_back(program, Command::launch, "starts a program as ranks of this machine")
+      .sources("PROGRAM", "the program and its arguments, which stand behind two dashes",
+               std::numeric_limits<std::size_t>::max());
+  add_launch(commands.back(), options);
   commands.emplace_back(program, Command::zoo, "what verification catches: every fault of a zoo, switched on in turn");
   add_zoo(commands.back(), options);
   add_json(commands.back(), options);
@@ -356,7 +414,7 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
 constexpr const char* kFooter =
     "Exit status: 0 everything that was run is verified; 1 a difference was found; 2 the request is wrong\n"
     "(bad file or option, refused by name, nothing verified, output that cannot be written); 3 internal error;\n"
-    "4 a real peer failed.";
+    "4 a real peer failed or did not come in time. launch has the status of the rank that failed first.";
 
 }  // namespace
 
@@ -366,6 +424,7 @@ std::string_view command_name(Command command) {
     case Command::verify: return "verify";
     case Command::plan: return "plan";
     case Command::run: return "run";
+    case Command::launch: return "launch";
     case Command::zoo: return "zoo";
   }
   return "?";
@@ -417,6 +476,8 @@ CommandLine parse_command_line(int count, const char* const* words) {
   SHARDPROOF_CHECK(!options.write_plan || options.write_plan != options.json, usage_error,
                    "--write-plan: '{}' is the file of --json, too; expected another file",
                    printable(options.write_plan.value_or("")));
+  SHARDPROOF_CHECK(options.command != Command::launch || options.processes, usage_error,
+                   "launch: --processes is missing; expected -n N, the number of ranks to start");
   check_zoo(options);
   return {.options = std::move(options), .text = {}};
 }

@@ -10,11 +10,12 @@
 
 #include "core/dtype.h"
 #include "core/mesh.h"
+#include "real/launcher.h"
 #include "verify/verifier.h"
 
 namespace shardproof {
 
-enum class Command : std::uint8_t { oracle, verify, plan, run, zoo };
+enum class Command : std::uint8_t { oracle, verify, plan, run, launch, zoo };
 // What carries real ranks.
 enum class Backend : std::uint8_t { mpi };
 std::string_view command_name(Command command);
@@ -23,7 +24,7 @@ enum class Tier : std::uint8_t { exact, rounding, all };
 
 struct Options {
   Command command = Command::verify;
-  std::vector<std::string> sources;  // export directories or, but for oracle, a model's name
+  std::vector<std::string> sources;  // export directories or, but for oracle, a model's name; of launch, the program
   // What makes a configuration one that was asked for by name: any of the next six.
   std::optional<int> ring_degree = std::nullopt;
   std::optional<int> ulysses_degree = std::nullopt;
@@ -42,7 +43,11 @@ struct Options {
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
-  std::optional<Backend> backend = std::nullopt;  // of run
+  std::optional<Backend> backend = std::nullopt;  // of run, like the next two
+  LaunchOptions launch = {};                      // address: of launch, too
+  int timeout_seconds = 1800;
+  std::optional<int> processes = std::nullopt;  // of launch, like the next one
+  int grace_seconds = 5;
   // Of zoo: show the faults; take all instead of a sample; take this one.
   bool list = false;
   bool full = false;
@@ -58,7 +63,7 @@ struct CommandLine {
 };
 
 // What an option takes; a test feeds every option what its kind must refuse.
-enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file, fault };
+enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file, fault, address };
 
 struct DeclaredOption {
   Command command = Command::verify;

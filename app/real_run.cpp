@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 
 #include <fmt/format.h>
 
+#include "app/agreement.h"
+#include "app/output.h"
 #include "app/request.h"
 #include "core/collectives.h"
 #include "core/file.h"
 #include "core/random.h"
+#include "parallel/plan_json.h"
 #include "real/launcher.h"
+#include "real/meeting.h"
 #include "real/mpi_communicator.h"
+#include "real/peer_failure.h"
 
 namespace shardproof {
 namespace {
@@ -90,6 +96,8 @@ class RealRun {
     try {
       run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
                request_.plans, config(), form(), outcome);
+    } catch (const PeerFailure&) {
+      throw;
     } catch (const Error& error) {
       // The others wait for this rank: they are ended with it.
       fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(), case_name,
@@ -159,10 +167,24 @@ std::unique_ptr<RealRun> opened_on_all_ranks(const Options& options, const MpiSe
               fmt::format("rank {} of {} could not start; it says why", failed - open.begin(), world.size()));
 }
 
+// What cannot be known from the options alone: the plan of a file, and which cases there are.
+void check_what_was_opened(Communicator& world, const RunRequest& request, const std::string& model) {
+  std::string cases;
+  for (const std::string& name : request.cases) cases += (cases.empty() ? "" : ", ") + name;
+  const std::vector<Setting> settings{
+      {"the model", model},
+      {"the plan", plan_to_json({model, request.plans.cp, request.plans.tp}).dump(0)},
+      {"the list of cases", cases},
+  };
+  check_agreement(world, settings);
+}
+
 CommandOutcome run_cases(const Options& options, const MpiSession& session, Communicator& world, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   const std::unique_ptr<RealRun> opened = opened_on_all_ranks(options, session, world, outcome.report);
   RealRun& run = *opened;
+  check_agreement(world, settings_of(options));
+  check_what_was_opened(world, run.request(), outcome.report.model);
   int done = 0;
   for (const std::string& case_name : run.cases()) {
     if (world.rank() == 0) progress.step(done++, static_cast<int>(run.cases().size()), case_name);
@@ -187,14 +209,39 @@ CommandOutcome run_cases(const Options& options, const MpiSession& session, Comm
   return outcome;
 }
 
+void check_world(const Launch& launch, const Communicator& world) {
+  SHARDPROOF_CHECK(
+      launch.source == "none" || (launch.rank == world.rank() && launch.world_size == world.size()), usage_error,
+      "run: {} ({}) says rank {} of {}, but MPI says rank {} of {}; expected the mpirun of the MPI that this program "
+      "was built with, or Open MPI 4 with its component 'flux' under another launcher",
+      launch.source, launch.claim, launch.rank, launch.world_size, world.rank(), world.size());
+}
+
+// Every rank says it: which of them others will hear, nobody knows.
+void say_on_rank(int rank, int size, std::string_view what) {
+  write_standard_error(fmt::format("shardproof: rank {} of {}: {}\n", rank, size, printable_lines(what)));
+}
+
 }  // namespace
 
 CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
-  launch_from_environment();  // refuses an environment that contradicts itself before MPI reads it
-  const MpiSession session;
+  const Launch launch = launch_from_environment(options.launch);
+  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
+  Meeting meeting(launch, hash_of(settings_of(options)), patience);
+  const MpiSession session({.patience = patience, .when_it_hangs = [&](const std::string& what) {
+                              say_on_rank(launch.rank, launch.world_size, what);
+                              std::_Exit(kPeerFailed);
+                            }});
   const std::unique_ptr<Communicator> world = session.world();
+  check_world(launch, *world);
   try {
-    return run_cases(options, session, *world, progress);
+    CommandOutcome outcome = run_cases(options, session, *world, progress);
+    meeting.end();
+    collectives::barrier(*world, "run: the end");
+    return outcome;
+  } catch (const PeerFailure& error) {
+    say_on_rank(world->rank(), world->size(), error.what());
+    session.abort(kPeerFailed);
   } catch (const Error&) {
     // A request that is wrong is wrong on every rank alike; one message is enough.
     if (world->rank() == 0) throw;

@@ -129,6 +129,14 @@ function(shardproof_mpi_test name processes)
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMP_NUM_THREADS=1")
 endfunction()
 
+# shardproof_launch_test(NAME PROCESSES COMMAND...)
+# The same, started by `shardproof launch`. Label mpi.
+function(shardproof_launch_test name processes)
+  add_test(NAME ${name} COMMAND shardproof launch -n ${processes} -- ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS mpi TIMEOUT 120 PROCESSORS 2
+    ENVIRONMENT "OMP_NUM_THREADS=1;SHARDPROOF_PMI_LIBRARY=$<TARGET_FILE:shardproof_pmi>")
+endfunction()
+
 # shardproof_header_check(NAME HEADERS a.h ... LINKS targets ...)
 # Compiles each header alone, included twice, so that none leans on what another file included before it.
 function(shardproof_header_check name)

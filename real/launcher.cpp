@@ -16,7 +16,6 @@ namespace shardproof {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
-constexpr int kMaxPort = 65535;
 
 // A program or person that says where a process stands, by the names of what it sets.
 struct Source {
@@ -163,14 +162,6 @@ std::vector<int> derived_ports(std::uint64_t number, int held) {
   return ports;
 }
 
-int port_from(std::string_view option, std::string_view text, std::string_view whole) {
-  const std::optional<std::int64_t> port = number_in(text);
-  SHARDPROOF_CHECK(port && *port >= 1 && *port <= kMaxPort, usage_error,
-                   "{}: '{}' is not possible; expected HOST:PORT with a port from 1 to {}", option, printable(whole),
-                   kMaxPort);
-  return static_cast<int>(*port);
-}
-
 void meet_as_torchrun_says(const Lookup& variable, Launch& launch) {
   const std::optional<std::string> host = variable("MASTER_ADDR"), port_text = variable("MASTER_PORT");
   if (!host && !port_text) return;
@@ -203,30 +194,9 @@ void meet_as_slurm_says(const Lookup& variable, Launch& launch) {
 
 }  // namespace
 
-std::string StoreAddress::text() const {
-  if (ports.empty()) return "nowhere";
-  const bool has_colon = host.find(':') != std::string::npos;
-  std::string text = fmt::format("{}:{}", has_colon ? fmt::format("[{}]", host) : host, ports.front());
-  if (ports.size() > 1) text += fmt::format(" or one of {} more ports up to {}", ports.size() - 1, ports.back());
-  return text;
-}
-
-StoreAddress address_from(const std::string& option, std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  std::string_view host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    host = {};
-  }
-  SHARDPROOF_CHECK(colon != std::string_view::npos && !host.empty(), usage_error,
-                   "{}: '{}' is not possible; expected HOST:PORT, such as 127.0.0.1:29500 or [::1]:29500", option,
-                   printable(text));
-  return {std::string(host), {port_from(option, text.substr(colon + 1), text)}};
-}
-
 Launch launch_from(const LaunchOptions& options, const Lookup& variable) {
-  const std::vector<Claim> claims = claims_of(Reader(options, variable));
+  const Reader reader(options, variable);
+  const std::vector<Claim> claims = claims_of(reader);
   Launch launch{.source = "none", .claim = "no launcher"};
   if (!claims.empty()) {
     const Claim& first = claims.front();
@@ -252,6 +222,7 @@ Launch launch_from(const LaunchOptions& options, const Lookup& variable) {
   if (const std::optional<std::string> address = variable("SHARDPROOF_ADDRESS")) {
     launch.address = address_from("environment variable SHARDPROOF_ADDRESS", *address);
   }
+  if (const std::optional<Said> socket = reader.number("SHARDPROOF_STORE_SOCKET")) launch.store_socket = socket->number;
   if (options.address) launch.address = address_from("--address", *options.address);
   return launch;
 }
@@ -261,6 +232,22 @@ Launch launch_from_environment(const LaunchOptions& options) {
     const char* const text = std::getenv(std::string(variable).c_str());
     return text == nullptr ? std::nullopt : std::optional<std::string>(text);
   });
+}
+
+bool is_launcher_variable(std::string_view name) {
+  const auto is_one = [&](const char* variable) { return variable != nullptr && name == variable; };
+  for (const Source& source : kSources) {
+    if (is_one(source.rank) || is_one(source.world_size) || is_one(source.local_rank) || is_one(source.local_size)) {
+      return true;
+    }
+  }
+  constexpr std::array<std::string_view, 6> kNames{"SHARDPROOF_ADDRESS", "SHARDPROOF_STORE_SOCKET", "MASTER_ADDR",
+                                                   "MASTER_PORT",        "SLURM_STEP_ID",           "FLUX_JOB_ID"};
+  constexpr std::array<std::string_view, 5> kBeginnings{"TORCHELASTIC_", "PMIX_", "OMPI_UNIVERSE", "OMPI_MCA_ess",
+                                                        "OMPI_MCA_orte"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         std::any_of(kBeginnings.begin(), kBeginnings.end(),
+                     [&](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
 }  // namespace shardproof

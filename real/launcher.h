@@ -12,21 +12,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "real/store_address.h"
 
 namespace shardproof {
-
-// Where rank 0 keeps the store of a run (real/store.h). Of several ports, rank 0 takes the first that is free, and the
-// others find it there.
-struct StoreAddress {
-  std::string host;
-  std::vector<int> ports;
-  bool is_known() const { return !ports.empty(); }
-  std::string text() const;  // "127.0.0.1:29500", or with the first and the number of the ports
-};
-
-// HOST:PORT or [HOST]:PORT. usage_error that names `option`, which is where the text comes from.
-StoreAddress address_from(const std::string& option, std::string_view text);
 
 struct LaunchOptions {
   std::optional<int> rank = std::nullopt;             // --rank
@@ -40,7 +29,8 @@ struct Launch {
   int world_size = 1;
   int local_rank = 0;  // among those on the same machine; all ranks are taken to be there if the source does not say
   int local_size = 1;
-  StoreAddress address = {};      // unknown under mpirun
+  StoreAddress address = {};                       // unknown under mpirun
+  std::optional<int> store_socket = std::nullopt;  // listens at that address already: SHARDPROOF_STORE_SOCKET
   std::uint64_t run = 0;          // the same for the ranks of a run; keeps runs apart that have ports in common
   std::string source;             // "options", "SHARDPROOF_*", "torchrun", "Open MPI", "PMI", "SLURM", "none"
   std::string claim;              // what the source says, for messages: "RANK=1, WORLD_SIZE=2"
@@ -60,5 +50,9 @@ using Lookup = std::function<std::optional<std::string>(std::string_view variabl
 Launch launch_from(const LaunchOptions& options, const Lookup& variable);
 // With the environment of this process.
 Launch launch_from_environment(const LaunchOptions& options = {});
+
+// True for variables by which a launcher tells a process where it stands: a process that is started anew must not
+// inherit them.
+bool is_launcher_variable(std::string_view name);
 
 }  // namespace shardproof

@@ -7,7 +7,7 @@
 
 namespace shardproof {
 
-MpiSession::MpiSession() {
+MpiSession::MpiSession(const MpiOptions&) {
   fail(ErrorKind::unsupported_error,
        "this build has no MPI; install libopenmpi-dev and openmpi-bin and configure again");
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "real/launcher.h"
 #include "real/socket.h"
+#include "real/store_address.h"
 #include "real/store_message.h"
 
 namespace shardproof {

@@ -84,12 +84,22 @@ class StoreServer::Loop {
       entries.push_back({listening_.get(), POLLIN, 0});
       for (const Peer& peer : peers_) entries.push_back({peer.socket.get(), events_of(peer), 0});
       if (::poll(entries.data(), entries.size(), next_timeout()) < 0 && errno != EINTR) return;
-      if (entries[0].revents != 0) return;
+      if (entries[0].revents != 0) return send_what_is_left();
       std::size_t at = 2;
       for (Peer& peer : peers_) serve(peer, entries[at++].revents);
       look_at_the_time();
       remove_the_gone();
       if ((entries[1].revents & POLLIN) != 0) accept_all();
+    }
+  }
+
+  // The last replies, such as those of a barrier after which rank 0 ends.
+  void send_what_is_left() {
+    constexpr std::chrono::milliseconds kPatience{500};
+    const Deadline deadline(kPatience);
+    for (const Peer& peer : peers_) {
+      const std::span<const char> rest(peer.output.data(), peer.output.size());
+      if (!rest.empty()) (void)send_all(peer.socket, std::as_bytes(rest), deadline);
     }
   }
 

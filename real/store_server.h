@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "real/launcher.h"
 #include "real/socket.h"
+#include "real/store_address.h"
 
 namespace shardproof {
 

@@ -46,6 +46,7 @@ Words wrong_values(OptionKind kind) {
     case OptionKind::case_name: return {"-1", kHuge, "no such case", "\n"};
     case OptionKind::plan: return {"-1", kHuge, "/no such folder/plan", "/", "/dev/null/plan"};
     case OptionKind::fault: return {"-1", kHuge, "no such fault", "\n"};
+    case OptionKind::address: return {"-1", kHuge, "nowhere", "here:", ":1", "here:0", "here:65536", "here:\x1b[31m"};
     case OptionKind::output_file: return {"/no such folder/out", "/", "/dev/null/out", "./"};
   }
   return {};
@@ -57,6 +58,11 @@ class EveryOption : public testing::TestWithParam<DeclaredOption> {
   Words words() const {
     const DeclaredOption& option = GetParam();
     Words words{std::string(command_name(option.command))};
+    if (option.command == Command::launch) {  // writes no file
+      words.emplace_back("true");
+      if (option.name != "--processes") words.insert(words.end(), {"--processes", "2"});
+      return words;
+    }
     if (option.command != Command::zoo) words.push_back(option.command == Command::oracle ? golden("uneven") : "flux");
     if (option.command == Command::run && option.name != "--backend") words.insert(words.end(), {"--backend", "mpi"});
     if (option.name != "--json") words.insert(words.end(), {"--json", "out.json"});
@@ -131,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(, EveryOption, testing::ValuesIn(declared_options()), [
 // The walk above is as good as this list: it has every option that --help shows.
 TEST(DeclaredOptions, AreThoseOfTheHelp) {
   const std::vector<DeclaredOption> declared = declared_options();
-  for (const Command command : {Command::oracle, Command::verify, Command::plan, Command::run, Command::zoo}) {
+  for (const Command command :
+       {Command::oracle, Command::verify, Command::plan, Command::run, Command::launch, Command::zoo}) {
     std::vector<std::string> names{"--help"};
     for (const DeclaredOption& option : declared) {
       if (option.command == command) names.push_back(option.name);

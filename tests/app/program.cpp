@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <filesystem>
 #include <system_error>
 
@@ -72,17 +73,44 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-}  // namespace
-
-ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings) {
-  const TemporaryFolder folder;
+pid_t started(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings,
+              const std::string& output_file, const std::string& error_file) {
   std::vector<std::string> words{SHARDPROOF_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = surroundings.environment;  // the first of a name counts
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  const Preparation prepared{pointers_to(words), pointers_to(environment), folder / "output", folder / "error"};
+  const Preparation prepared{pointers_to(words), pointers_to(environment), output_file, error_file};
   const pid_t child = ::fork();
   if (child == 0) become_program(prepared, surroundings);
+  return child;
+}
+
+}  // namespace
+
+std::string program_path() { return SHARDPROOF_PROGRAM; }
+
+StartedProgram::StartedProgram(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings)
+    : pid_(started(arguments, surroundings, "/dev/null", "/dev/null")) {
+  if (pid_ < 0) ADD_FAILURE() << "cannot start " << SHARDPROOF_PROGRAM;
+}
+
+StartedProgram::~StartedProgram() {
+  if (pid_ <= 0) return;
+  (void)::kill(pid_, SIGKILL);
+  (void)wait();
+}
+
+int StartedProgram::wait() {
+  int status = 0;
+  const bool has_ended = pid_ > 0 && ::waitpid(pid_, &status, 0) == pid_;
+  pid_ = -1;
+  return has_ended && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings) {
+  const TemporaryFolder folder;
+  const std::string output_file = folder / "output", error_file = folder / "error";
+  const pid_t child = started(arguments, surroundings, output_file, error_file);
   ProgramRun result;
   int status = 0;
   if (child < 0 || ::waitpid(child, &status, 0) != child) {
@@ -90,8 +118,8 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramS
     return result;
   }
   if (WIFEXITED(status)) result.status = WEXITSTATUS(status);
-  result.output = contents_of(prepared.output_file);
-  result.error = contents_of(prepared.error_file);
+  result.output = contents_of(output_file);
+  result.error = contents_of(error_file);
   return result;
 }
 

@@ -36,6 +36,25 @@ struct ProgramSurroundings {
 
 ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings);
 ProgramRun run_program(const std::vector<std::string>& arguments, StandardOutput output = StandardOutput::captured);
+// The program's file.
+std::string program_path();
+
+// A program that runs beside the test. Its output is dropped; it is killed if nobody has waited for it.
+class StartedProgram {
+ public:
+  StartedProgram(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings);
+  ~StartedProgram();
+  StartedProgram(const StartedProgram&) = delete;
+  StartedProgram& operator=(const StartedProgram&) = delete;
+
+  int pid() const { return pid_; }
+  // Its exit status; -1 if it did not end by itself.
+  int wait();
+
+ private:
+  int pid_ = -1;
+};
+
 // With no more address space than this.
 ProgramRun run_program_within(std::size_t memory_bytes, const std::vector<std::string>& arguments);
 

@@ -24,6 +24,19 @@ TEST(RunOptions, NeedABackendThatIsBuilt) {
   EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--ring-degree", "2"}), "accepted");
 }
 
+TEST(RunOptions, SayWhereTheProcessStands) {
+  const std::vector<const char*> words{"shardproof", "run",       "flux",         "--backend", "mpi",
+                                       "--rank",     "1",         "--world-size", "2",         "--local-rank",
+                                       "0",          "--address", "here:4711",    "--timeout", "7"};
+  const std::optional<Options> options = parse_command_line(static_cast<int>(words.size()), words.data()).options;
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->launch.rank, 1);
+  EXPECT_EQ(options->launch.world_size, 2);
+  EXPECT_EQ(options->launch.local_rank, 0);
+  EXPECT_EQ(options->launch.address, "here:4711");
+  EXPECT_EQ(options->timeout_seconds, 7);
+}
+
 TEST(RunOptions, AreOfRunAlone) {
   EXPECT_THAT(refusal({"verify", "flux", "--backend", "mpi"}), HasSubstr("'--backend' is no option of verify"));
   EXPECT_THAT(refusal({"oracle", "here", "--seed=3"}), HasSubstr("'--seed' is no option of oracle"));

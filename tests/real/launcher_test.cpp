@@ -181,6 +181,13 @@ TEST(LauncherAddress, ComesFromTheOptionThenFromOurVariable) {
   EXPECT_FALSE(launch_in(kOpenMpi).address.is_known());
 }
 
+TEST(LauncherAddress, MayListenAlready) {
+  EXPECT_EQ(launch_in(kOwn).store_socket, std::nullopt);
+  EXPECT_EQ(launch_in(joined(kOwn, {{"SHARDPROOF_STORE_SOCKET", "7"}})).store_socket, 7);
+  EXPECT_THAT(refusal_in(joined(kOwn, {{"SHARDPROOF_STORE_SOCKET", "x"}})),
+              HasSubstr("environment variable SHARDPROOF_STORE_SOCKET is 'x'"));
+}
+
 TEST(LauncherAddress, NeverUsesThePortOfTorchrunsAgent) {
   for (const int port : {29500, 20000, 20003, 24000, 65535, 1}) {
     Environment environment = kTorchrun;

@@ -1,12 +1,15 @@
-// The laws of a communicator over real processes: every process of an mpirun runs this program, which checks law after
-// law and ends all processes at the first that is broken, naming law, rank and reason.
+// The laws of a communicator over real processes: every process of a run executes this program, which checks law after
+// law and ends all processes at the first that is broken, naming law, rank and reason. With a number as its argument,
+// messages of more bytes than that are split, so that the laws cover what otherwise takes gigabytes.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
 #include "real/launcher.h"
+#include "real/meeting.h"
 #include "real/mpi_communicator.h"
 #include "reference/eigen_device.h"
 #include "tests/support/communicator_conformance.h"
@@ -14,10 +17,11 @@
 namespace shardproof::test {
 namespace {
 
-int check_all_laws() {
-  const MpiSession session;
-  const std::unique_ptr<Communicator> world = session.world();
+int check_all_laws(const MpiOptions& options) {
   const Launch launch = launch_from_environment();
+  Meeting meeting(launch, 0, options.patience);
+  const MpiSession session(options);
+  const std::unique_ptr<Communicator> world = session.world();
   const std::unique_ptr<Device> float64 = make_reference_device(kFloat64);
   const std::unique_ptr<Device> float32 = make_reference_device(kFloat32);
   ConformanceTools tools;
@@ -38,6 +42,7 @@ int check_all_laws() {
       session.abort(1);
     }
   }
+  meeting.end();
   if (world->rank() == 0) fmt::print("{} laws hold on {} processes\n", passed, world->size());
   return 0;
 }
@@ -45,4 +50,8 @@ int check_all_laws() {
 }  // namespace
 }  // namespace shardproof::test
 
-int main() { return shardproof::test::check_all_laws(); }
+int main(int count, char** words) {
+  shardproof::MpiOptions options{.patience = std::chrono::seconds(60)};
+  if (count > 1) options.most_message_bytes = std::strtoull(words[1], nullptr, 10);
+  return shardproof::test::check_all_laws(options);
+}

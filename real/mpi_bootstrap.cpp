@@ -1,0 +1,81 @@
+#include "real/mpi_bootstrap.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/random.h"
+#include "real/peer_failure.h"
+#include "real/store_server.h"
+
+namespace shardproof {
+namespace {
+
+// Beside the program, as a build has it, or where it is installed.
+std::string library_path() {
+  namespace fs = std::filesystem;
+  constexpr const char* kName = "libshardproof_pmi.so";
+  if (const char* const told = std::getenv("SHARDPROOF_PMI_LIBRARY")) return told;
+  std::error_code problem;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", problem).parent_path();
+  for (const fs::path& place : {folder / kName, folder.parent_path() / SHARDPROOF_LIBRARY_FOLDER / kName}) {
+    if (fs::exists(place, problem)) return place.string();
+  }
+  fail(ErrorKind::file_error,
+       "'{}' is missing; expected it beside the program, or under SHARDPROOF_PMI_LIBRARY: without it, MPI can only be "
+       "started by mpirun",
+       printable((folder / kName).string(), 1000));
+}
+
+// Equal for processes of one machine.
+std::string machine_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return std::string(name.data()) + read_text_file("/proc/sys/kernel/random/boot_id", 1000);
+}
+
+void set_variable(const char* name, const std::string& value) {
+  SHARDPROOF_CHECK(::setenv(name, value.c_str(), 1) == 0, state_error, "the environment variable {} cannot be set",
+                   name);
+}
+
+}  // namespace
+
+MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::milliseconds patience) {
+  const std::string library = library_path();
+  if (launch.rank == 0) {
+    StoreSettings settings;
+    settings.world_size = launch.world_size;
+    server_ = std::make_unique<StoreServer>(StoreAddress{launch.address.host, {0}}, settings);
+    // Names the files of this run that Open MPI makes. It takes the number for two of 16 bits, of which it uses 15.
+    const std::uint64_t job = stable_hash(fmt::format("{} {} {}", ::getpid(), server_->port(), machine_name()));
+    store.set("mpi/job", std::to_string((job & 0x7fff7fffU) | 1U), patience);
+    store.set("mpi/port", std::to_string(server_->port()), patience);
+  }
+  const std::string machine = machine_name();
+  store.set(fmt::format("mpi/machine/{}", launch.rank), machine, patience);
+  std::string locals;
+  for (int rank = 0; rank < launch.world_size; ++rank) {
+    if (store.get(fmt::format("mpi/machine/{}", rank), patience) != machine) continue;
+    locals += fmt::format("{}{}", locals.empty() ? "" : ",", rank);
+  }
+  set_variable("FLUX_JOB_ID", store.get("mpi/job", patience));
+  set_variable("FLUX_PMI_LIBRARY_PATH", library);
+  set_variable("SHARDPROOF_PMI_HOST", launch.address.host);
+  set_variable("SHARDPROOF_PMI_PORT", store.get("mpi/port", patience));
+  set_variable("SHARDPROOF_PMI_RANK", std::to_string(launch.rank));
+  set_variable("SHARDPROOF_PMI_SIZE", std::to_string(launch.world_size));
+  set_variable("SHARDPROOF_PMI_LOCAL_RANKS", locals);
+  set_variable("SHARDPROOF_PMI_PATIENCE_MS", std::to_string(patience.count()));
+}
+
+MpiBootstrap::~MpiBootstrap() = default;
+
+}  // namespace shardproof

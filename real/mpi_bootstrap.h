@@ -1,0 +1,32 @@
+// Lets MPI form one world of processes that were started by a program it does not know: torchrun, `shardproof launch`,
+// a person in several terminals. Open MPI 4 asks a process manager for its rank, and for a place to exchange addresses,
+// through the old PMI interface, which it loads from a library that an environment variable names. That library is ours
+// (real/pmi_library.cpp) and answers from a store that rank 0 keeps.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "real/launcher.h"
+#include "real/store.h"
+
+namespace shardproof {
+
+class StoreServer;
+
+// To be made before MPI is initialised, and to live until it is finalised.
+class MpiBootstrap {
+ public:
+  // Called by all ranks; `store` is the one in which they met. Sets variables in the environment of this process.
+  // PeerFailure if a rank does not take part; file_error if the library is missing.
+  MpiBootstrap(const Launch& launch, Store& store, std::chrono::milliseconds patience);
+  ~MpiBootstrap();
+  MpiBootstrap(const MpiBootstrap&) = delete;
+  MpiBootstrap& operator=(const MpiBootstrap&) = delete;
+
+ private:
+  std::unique_ptr<StoreServer> server_;  // on rank 0
+};
+
+}  // namespace shardproof
