@@ -1,4 +1,5 @@
-// Who is late, told from the counts that ranks keep in shared memory. Here the memory is the test's own.
+// Who is late, told from the counts that ranks keep in shared memory. Here the memory is the test's own, so that any
+// standing of the ranks can be made.
 #include "real/mpi_progress.h"
 
 #include <array>
