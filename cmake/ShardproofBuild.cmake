@@ -137,6 +137,13 @@ function(shardproof_launch_test name processes)
     ENVIRONMENT "OMP_NUM_THREADS=1;SHARDPROOF_PMI_LIBRARY=$<TARGET_FILE:shardproof_pmi>")
 endfunction()
 
+# shardproof_skipped_test(NAME LABEL REASON)
+# A ctest test that is skipped for that reason; the lines have the form in which GoogleTest reports a skip.
+function(shardproof_skipped_test name label reason)
+  add_test(NAME ${name} COMMAND sh -c "echo '${name}: Skipped'; echo 'SKIPPED: ${reason}'; exit 77")
+  set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_RETURN_CODE 77)
+endfunction()
+
 # shardproof_header_check(NAME HEADERS a.h ... LINKS targets ...)
 # Compiles each header alone, included twice, so that none leans on what another file included before it.
 function(shardproof_header_check name)

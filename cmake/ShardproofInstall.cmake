@@ -14,6 +14,7 @@ foreach(component IN LISTS shardproof_components)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${component} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardproof
     FILES_MATCHING PATTERN "*.h" PATTERN "*_body.h" EXCLUDE)
 endforeach()
+set_target_properties(shardproof PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)  # NCCL may lie outside of the system
 install(TARGETS shardproof RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(SHARDPROOF_MPI)
   install(TARGETS shardproof_pmi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -25,6 +26,6 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/shardproofConfig.cmake.i
   ${PROJECT_BINARY_DIR}/shardproofConfig.cmake INSTALL_DESTINATION ${shardproof_package_folder})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shardproofConfig.cmake ${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake
-    ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
   DESTINATION ${shardproof_package_folder})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -102,5 +102,18 @@ TEST(Program, HasNoSymbolOfTheZoo) {
   EXPECT_THAT(product.strong, testing::Not(testing::Contains(of_zoo)));
 }
 
+// The stand-in for NCCL defines what the real library does, so only its absence says that the product has the real one.
+TEST(Program, HasNoSymbolOfTheFakeNccl) {
+  const std::string fake = SHARDPROOF_FAKE_NCCL;
+  if (fake.empty()) GTEST_SKIP() << "this build has no NCCL, tools/setup_nccl.sh fetches it";
+  const auto of_fake =
+      testing::AnyOf(testing::HasSubstr("9fake_nccl"), testing::StartsWith("nccl"), testing::StartsWith("cuda"));
+  const SymbolTable stand_in = table_of_library("fake_nccl", fake);
+  EXPECT_THAT(stand_in.strong, testing::IsSupersetOf({"ncclSend", "ncclCommAbort", "cudaMalloc"}));
+  EXPECT_THAT(stand_in.strong, testing::Contains(testing::HasSubstr("9fake_nccl")));
+  EXPECT_THAT(table_of_library("shardproof", SHARDPROOF_PROGRAM).strong, testing::Not(testing::Contains(of_fake)));
+  EXPECT_THAT(table_of_library("real", SHARDPROOF_LIBRARY_real).strong, testing::Not(testing::Contains(of_fake)));
+}
+
 }  // namespace
 }  // namespace shardproof::symbols
