@@ -9,7 +9,9 @@
 #include "app/configurations.h"
 #include "app/plan_rows.h"
 #include "app/real_run.h"
+#include "app/repeat.h"
 #include "app/request.h"
+#include "app/shrinking.h"
 #include "core/file.h"
 #include "parallel/plan_json.h"
 #include "verify/oracle.h"
@@ -65,21 +67,31 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
   Verifier verifier(request.subject, verifier_options(options));
   ExactVerifier exact(request.subject, exact_options(options));
   std::vector<VerificationResult>& results = outcome.report.verifications;
+  std::vector<ParallelConfig> configurations;  // of the results
   const bool has_exact = options.tier != Tier::rounding, has_rounding = options.tier != Tier::exact;
   const int tiers = has_exact && has_rounding ? 2 : 1;
   const int total = tiers * static_cast<int>(request.cases.size() * request.configurations.list.size());
   for (const std::string& case_name : request.cases) {
     for (const ParallelConfig& configuration : request.configurations.list) {
       progress.step(static_cast<int>(results.size()), total, step_text(case_name, configuration));
-      if (has_exact) results.push_back(exact.verify(case_name, configuration, request.plans));
+      if (has_exact) {
+        results.push_back(exact.verify(case_name, configuration, request.plans));
+        configurations.push_back(configuration);
+      }
       // A rule refuses in any arithmetic.
       if (!has_rounding || (has_exact && results.back().verdict == Verdict::refused)) continue;
       const bool is_exact = has_exact && results.back().verdict == Verdict::exact;
       results.push_back(
           verifier.verify(case_name, configuration, request.plans, is_exact ? Passed::exact : Passed::nothing));
       results.back().device = options.device == DeviceChoice::reference ? "reference" : "cpu";
+      configurations.push_back(configuration);
     }
   }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].verdict != Verdict::different) continue;
+    results[i].repeat = repeat_command(options, results[i], configurations[i], std::nullopt);
+  }
+  if (options.shrink) shrink_first_difference(request, options, configurations, progress, outcome.report);
   if (has_rounding) outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
   outcome.report.not_checked = what_verify_leaves_open(options);
   for (const VerificationResult& result : results) {

@@ -57,6 +57,15 @@ Mesh mesh_from(const std::string& option, const std::string& text) {
   }
 }
 
+ModelSize size_from(const std::string& option, const std::string& text) {
+  try {
+    return parse_model_size(text);
+  } catch (const Error& error) {
+    fail(ErrorKind::usage_error, "{}: '{}' is not possible: {}", option, printable(text),
+         printable(error.what(), 1000));
+  }
+}
+
 // Reads the text of an option into the options.
 using Reader = std::function<void(const std::string& option, const std::string& text)>;
 
@@ -222,6 +231,11 @@ void add_write_plan(Subcommand& command, Options& options) {
                 [&](const std::string&, const std::string& text) { options.write_plan = text; });
 }
 
+void add_shrink(Subcommand& command, Options& options) {
+  command.flag("--shrink", "after a difference, also find the smallest configuration that shows it",
+               [&] { options.shrink = true; });
+}
+
 void add_configuration(Subcommand& command, Options& options) {
   command.value("--ring-degree", OptionKind::integer, "R", "ranks of the ring",
                 integer_into(options.ring_degree, kMaxSimulatedRanks));
@@ -265,6 +279,9 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
                 [&](const std::string&, const std::string& text) { options.plan = text; });
   command.value("--case", OptionKind::case_name, "NAME", "one case (default: all)",
                 [&](const std::string&, const std::string& text) { options.case_name = text; });
+  command.value("--size", OptionKind::size, "NAME=N,...",
+                "a small model like the source, with one case: text, image, heads, layers, batch, with=FEATURE+..",
+                [&](const std::string& option, const std::string& text) { options.size = size_from(option, text); });
   command.value("--dtype", OptionKind::choice, "TYPE", "float64 (default), float32, bfloat16 or float16",
                 [&](const std::string& option, const std::string& text) {
                   options.dtype = choice_from<DType>(
@@ -356,6 +373,8 @@ void add_zoo(Subcommand& command, Options& options) {
   command.flag("--list", "only show the faults, and what each models", [&] { options.list = true; });
   command.value("--only", OptionKind::fault, "NAME", "one fault, by its name (default: a sample)",
                 [&](const std::string&, const std::string& text) { options.fault = text; });
+  command.flag("--shrink", "also find the smallest configuration that shows each fault",
+               [&] { options.shrink = true; });
   command.flag("--full", "all faults instead of a sample", [&] { options.full = true; });
   command.value("--seed", OptionKind::integer, "N", "of the sample, of weights and of inputs (default 0)",
                 seed_into(options.seed));
@@ -365,8 +384,8 @@ void check_zoo(const Options& options) {
   SHARDPROOF_CHECK(!options.full || !options.fault, usage_error,
                    "--only {} with --full: one fault or all of them; expected only one of these options",
                    printable(options.fault.value_or("")));
-  SHARDPROOF_CHECK(!options.list || !(options.full || options.fault || options.json), usage_error,
-                   "--list: nothing is run; expected no --only, --full or --json beside it");
+  SHARDPROOF_CHECK(!options.list || !(options.full || options.fault || options.json || options.shrink), usage_error,
+                   "--list: nothing is run; expected no --only, --full, --shrink or --json beside it");
 }
 
 constexpr const char* kSubcommands = "oracle, verify, plan, run, launch or zoo (--help explains them)";
@@ -399,6 +418,7 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     add_configuration(commands[i], options);
     add_run(commands[i], options, device);
     if (commands[i].is_named(command_name(Command::plan))) add_write_plan(commands[i], options);
+    if (commands[i].is_named(command_name(Command::verify))) add_shrink(commands[i], options);
     add_json(commands[i], options);
   }
   commands.emplace_back(program, Command::launch, "starts a program as ranks of this machine")
@@ -473,6 +493,9 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
                    "run: --backend is missing; expected --backend mpi");
+  SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
+                   "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
+                   printable(options.case_name.value_or("")));
   SHARDPROOF_CHECK(!options.write_plan || options.write_plan != options.json, usage_error,
                    "--write-plan: '{}' is the file of --json, too; expected another file",
                    printable(options.write_plan.value_or("")));

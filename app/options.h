@@ -10,6 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/mesh.h"
+#include "models/model_size.h"
 #include "real/launcher.h"
 #include "verify/verifier.h"
 
@@ -36,6 +37,8 @@ struct Options {
   bool convert_to_fp32 = true;
   std::string plan = "default";  // or "shipped", or a file
   std::optional<std::string> case_name = std::nullopt;
+  std::optional<ModelSize> size = std::nullopt;  // a small model like the source instead of the source
+  bool shrink = false;                           // of verify and zoo
   Tier tier = Tier::all;
   DType dtype = kFloat64;
   DeviceChoice device = DeviceChoice::reference;
@@ -63,7 +66,18 @@ struct CommandLine {
 };
 
 // What an option takes; a test feeds every option what its kind must refuse.
-enum class OptionKind : std::uint8_t { flag, integer, choice, mesh, case_name, plan, output_file, fault, address };
+enum class OptionKind : std::uint8_t {
+  flag,
+  integer,
+  choice,
+  mesh,
+  case_name,
+  size,
+  plan,
+  output_file,
+  fault,
+  address
+};
 
 struct DeclaredOption {
   Command command = Command::verify;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "app/build_info.h"
+#include "core/error.h"
 #include "core/file.h"
 
 namespace shardproof {
@@ -38,8 +39,21 @@ std::string step_text(const std::string& case_name, const ParallelConfig& config
   return fmt::format("{}: {} {}", case_name, mode_name(configuration), effective_mesh(configuration).text());
 }
 
-RunRequest::RunRequest(const Options& options, Report& report)
-    : subject(Subject::open(options.sources.front(), options.seed)) {
+namespace {
+
+Subject subject_of(const Options& options) {
+  Subject subject = Subject::open(options.sources.front(), options.seed);
+  if (!options.size) return subject;
+  try {
+    return Subject::of_size(subject.model(), subject.config(), *options.size, options.seed);
+  } catch (const Error& error) {
+    fail(error.kind(), "--size: '{}' is not possible: {}", printable(size_text(*options.size)), error.what());
+  }
+}
+
+}  // namespace
+
+RunRequest::RunRequest(const Options& options, Report& report) : subject(subject_of(options)) {
   RequestedPlan requested = requested_plan(options, subject);
   plans = std::move(requested.plans);
   cases = requested_cases(options, subject);

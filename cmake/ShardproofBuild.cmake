@@ -14,7 +14,8 @@ find_program(SHARDPROOF_CCACHE ccache)
 if(SHARDPROOF_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Without these it keeps nothing of what is compiled with precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${SHARDPROOF_CCACHE}")
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    "${SHARDPROOF_CCACHE}")
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
@@ -74,7 +75,8 @@ function(shardproof_reuse_test_headers name)
   if(NOT TARGET shardproof_test_headers)
     file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/test_headers.cpp" CONTENT "" @ONLY)
     add_library(shardproof_test_headers OBJECT "${PROJECT_BINARY_DIR}/test_headers.cpp")
-    target_link_libraries(shardproof_test_headers PRIVATE shardproof_build_flags fmt::fmt GTest::gmock GTest::gtest_main)
+    target_link_libraries(shardproof_test_headers
+      PRIVATE shardproof_build_flags fmt::fmt GTest::gmock GTest::gtest_main)
     target_compile_definitions(shardproof_test_headers PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     shardproof_thin_code(shardproof_test_headers)
     target_precompile_headers(shardproof_test_headers PRIVATE
@@ -85,7 +87,8 @@ endfunction()
 
 # shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds] [OPTIMISED])
 # Defines one GoogleTest program; each of its tests is a ctest test with the given labels. The program finds files of
-# the repository under the macro SHARDPROOF_SOURCE_DIR. OPTIMISED is for a program whose own code takes the time. The target `fast_tests` builds every program labelled fast.
+# the repository under the macro SHARDPROOF_SOURCE_DIR. The target `fast_tests` builds every program labelled fast.
+# OPTIMISED is for a program whose own code takes the time.
 function(shardproof_test name)
   cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)

@@ -51,6 +51,7 @@ ModelType chronoedit_model_type() {
     return wan_hostile_config(config);
   };
   type.hostile_cases = wan_hostile_cases;
+  add_wan_sizes(type);
   return type;
 }
 

@@ -87,6 +87,12 @@ std::vector<ModelCase> flux2_hostile_cases(std::uint64_t seed, Device& host) {
   };
 }
 
+void flux2_resize(Json& config, const ModelSize& size) {
+  config.set("num_attention_heads", size.heads);
+  config.set("num_layers", size.layers);
+  config.set("num_single_layers", size.layers);
+}
+
 }  // namespace
 
 ModelType flux2_model_type() {
@@ -103,6 +109,10 @@ ModelType flux2_model_type() {
   type.attention_heads = [](const Json& config) { return flux2_config_from_json(config).num_attention_heads; };
   type.hostile_config = flux2_hostile_config;
   type.hostile_cases = flux2_hostile_cases;
+  type.sized_case = [](const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+    return flux2_case("sized", seed, host, size.batch, size.text, size.image);
+  };
+  type.resize = flux2_resize;
   return type;
 }
 

@@ -41,7 +41,8 @@ TensorParallelPlan flux_tp_plan() {
 
 ModelPlans flux_plans(const Json&) { return {flux_cp_plan(false), flux_cp_plan(true), flux_tp_plan(), flux_tp_plan()}; }
 
-constexpr std::int64_t kWidth = 96;
+constexpr std::int64_t kHeadDim = 16;
+constexpr std::int64_t kHeads = 6;
 constexpr std::int64_t kChannels = 6;
 constexpr std::int64_t kTextWidth = 24;
 constexpr std::int64_t kPooledWidth = 20;
@@ -52,8 +53,8 @@ Json flux_hostile_config() {
   config.set("in_channels", kChannels);
   config.set("num_layers", 2);
   config.set("num_single_layers", 2);
-  config.set("attention_head_dim", 16);
-  config.set("num_attention_heads", kWidth / 16);
+  config.set("attention_head_dim", kHeadDim);
+  config.set("num_attention_heads", kHeads);
   config.set("joint_attention_dim", kTextWidth);
   config.set("pooled_projection_dim", kPooledWidth);
   config.set("guidance_embeds", true);
@@ -62,7 +63,7 @@ Json flux_hostile_config() {
 }
 
 ModelCase flux_case(const std::string& name, std::uint64_t seed, Device& host, std::int64_t batch, std::int64_t text,
-                    std::int64_t image, int controlnet_samples) {
+                    std::int64_t image, int controlnet_samples, std::int64_t heads = kHeads) {
   const auto draw = [&](const std::string& argument, const Shape& shape, double deviation = 1.0) {
     return random_input(host, seed, name + "/" + argument, shape, deviation);
   };
@@ -81,11 +82,12 @@ ModelCase flux_case(const std::string& name, std::uint64_t seed, Device& host, s
   arguments.set("txt_ids", draw("txt_ids", {text, 3}, 5.0));
   arguments.set("guidance", ops::from_doubles(host, guidance, {batch}, kFloat32));
   if (controlnet_samples > 0) {
+    const std::int64_t width = heads * kHeadDim;
     std::vector<Tensor> samples;
     for (int i = 0; i < controlnet_samples; ++i)
-      samples.push_back(draw(fmt::format("sample.{}", i), {batch, image, kWidth}));
+      samples.push_back(draw(fmt::format("sample.{}", i), {batch, image, width}));
     arguments.set("controlnet_block_samples", samples);
-    arguments.set("controlnet_single_block_samples", std::vector<Tensor>{draw("single", {batch, image, kWidth})});
+    arguments.set("controlnet_single_block_samples", std::vector<Tensor>{draw("single", {batch, image, width})});
     arguments.set("controlnet_blocks_repeat", true);
   }
   return result;
@@ -98,6 +100,19 @@ std::vector<ModelCase> flux_hostile_cases(std::uint64_t seed, Device& host) {
       flux_case("controlnet", seed, host, 1, 12, 12, 2),
       flux_case("shortest", seed, host, 1, 4, 5, 0),
   };
+}
+
+ModelCase flux_sized_case(const Json& config, const ModelSize& size, std::uint64_t seed, Device& host) {
+  ModelCase made =
+      flux_case("sized", seed, host, size.batch, size.text, size.image, size.has("controlnet") ? 2 : 0, size.heads);
+  if (!flux_config_from_json(config).guidance_embeds) made.arguments.set("guidance", Value());
+  return made;
+}
+
+void flux_resize(Json& config, const ModelSize& size) {
+  config.set("num_attention_heads", size.heads);
+  config.set("num_layers", size.layers);
+  config.set("num_single_layers", size.layers);
 }
 
 }  // namespace
@@ -114,6 +129,9 @@ ModelType flux_model_type() {
   type.attention_heads = [](const Json& config) { return flux_config_from_json(config).num_attention_heads; };
   type.hostile_config = flux_hostile_config;
   type.hostile_cases = flux_hostile_cases;
+  type.sized_case = flux_sized_case;
+  type.features = {feature_by_argument("controlnet", "controlnet_block_samples")};
+  type.resize = flux_resize;
   return type;
 }
 

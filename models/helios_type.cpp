@@ -98,6 +98,13 @@ std::vector<ModelCase> helios_hostile_cases(std::uint64_t seed, Device& host) {
   };
 }
 
+// One frame of two by two latents a token, and as an extra history of each of the three lengths.
+ModelCase helios_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  HeliosSizes sizes{size.batch, size.text, size.image, 2, 2};
+  if (size.has("history")) std::tie(sizes.of_short, sizes.of_mid, sizes.of_long) = std::tuple(1, 2, 4);
+  return helios_case("sized", seed, host, sizes);
+}
+
 }  // namespace
 
 ModelType helios_model_type() {
@@ -113,6 +120,8 @@ ModelType helios_model_type() {
   type.attention_heads = [](const Json& config) { return helios_config_from_json(config).num_attention_heads; };
   type.hostile_config = helios_hostile_config;
   type.hostile_cases = helios_hostile_cases;
+  type.sized_case = helios_sized_case;
+  type.features = {feature_by_argument("history", "latents_history_short")};
   return type;
 }
 

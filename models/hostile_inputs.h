@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
+#include "models/model_type.h"
 
 namespace shardproof {
 
@@ -14,6 +16,15 @@ enum class Masking : std::uint8_t {
   keys,         // four keys in ten, at random
   whole_shard,  // besides, the first item loses its first third of keys and the others lose everything after it
 };
+
+// The masking of a size: the feature "shard_mask" or "key_mask", or none.
+Masking masking_of(const ModelSize& size);
+// These two features, of a model whose key mask is that argument.
+std::vector<CaseFeature> mask_features(const std::string& argument);
+// "per_token": the argument has one value a token, two axes instead of one.
+CaseFeature per_token_feature(const std::string& argument);
+// The first sample has several images, by the argument img_shapes (sample -> images -> extents).
+CaseFeature several_images_feature(std::string name);
 
 // bool [batch, tokens], true = attend; drawn from (seed, name).
 Tensor random_key_mask(Device& host, std::uint64_t seed, const std::string& name, std::int64_t batch,

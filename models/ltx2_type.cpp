@@ -49,19 +49,22 @@ constexpr std::int64_t kChannels = 3;
 constexpr std::int64_t kAudioChannels = 5;
 constexpr std::int64_t kTextWidth = 10;
 
+constexpr std::int64_t kHeadDim = 8;
+constexpr std::int64_t kAudioHeadDim = 4;
+
 Json ltx2_hostile_config() {
   Json config = Json::object();
   config.set("_class_name", "LTX2VideoTransformer3DModel");
   config.set("in_channels", kChannels);
   config.set("out_channels", 2);
   config.set("num_attention_heads", 6);
-  config.set("attention_head_dim", 8);
-  config.set("cross_attention_dim", 48);
+  config.set("attention_head_dim", kHeadDim);
+  config.set("cross_attention_dim", 6 * kHeadDim);
   config.set("audio_in_channels", kAudioChannels);
   config.set("audio_out_channels", 4);
   config.set("audio_num_attention_heads", 6);
-  config.set("audio_attention_head_dim", 4);
-  config.set("audio_cross_attention_dim", 24);
+  config.set("audio_attention_head_dim", kAudioHeadDim);
+  config.set("audio_cross_attention_dim", 6 * kAudioHeadDim);
   config.set("num_layers", 2);
   config.set("caption_channels", kTextWidth);
   config.set("cross_attn_timestep_scale_multiplier", 10);
@@ -116,8 +119,8 @@ class Ltx2Case {
     return *this;
   }
 
-  // Key frames, a mask of queries and keys, and values in place of attention in the last block for all but one item.
-  Ltx2Case& guided() {
+  // Key frames, a mask of queries and keys, and values in place of attention in one block for all but one item.
+  Ltx2Case& guided(double block) {
     const std::int64_t video = sizes_.video();
     std::vector<double> keyframes;
     for (std::int64_t token = 0; token < sizes_.batch * video; ++token)
@@ -127,7 +130,7 @@ class Ltx2Case {
     const Tensor rows = random_key_mask(host_, seed_, name_ + "/self", sizes_.batch * video, video, Masking::keys);
     case_.arguments.set("video_self_attention_mask", rows.view({sizes_.batch, video, video}));
     case_.arguments.set("perturbation_mask", ramp(host_, sizes_.batch, 0.25, 0.75));
-    case_.arguments.set("spatio_temporal_guidance_blocks", NestedNumbers{std::vector{NestedNumbers{1.0}}});
+    case_.arguments.set("spatio_temporal_guidance_blocks", NestedNumbers{std::vector{NestedNumbers{block}}});
     case_.arguments.set("use_cross_timestep", true);
     return *this;
   }
@@ -156,12 +159,29 @@ std::vector<ModelCase> ltx2_hostile_cases(std::uint64_t seed, Device& host) {
     return Ltx2Case(name, seed, host, sizes);
   };
   return {
-      new_case("even_guided", even).times(Times::per_token).text_masks(Masking::keys).guided().made(),
+      new_case("even_guided", even).times(Times::per_token).text_masks(Masking::keys).guided(1.0).made(),
       new_case("even", even).times(Times::per_item).made(),
       new_case("uneven_masked", uneven).times(Times::per_token).text_masks(Masking::keys).made(),
       new_case("whole_shard_masked", even).times(Times::per_item).text_masks(Masking::whole_shard).made(),
       new_case("shortest", shortest).times(Times::per_item).made(),
   };
+}
+
+// One text token more for the audio, so that one stream cannot stand in for the other.
+ModelCase ltx2_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  Ltx2Case made("sized", seed, host, {size.batch, 1, 1, size.image, size.image, size.text, size.text + 1});
+  made.times(size.has("per_token") ? Times::per_token : Times::per_item);
+  if (masking_of(size) != Masking::none) made.text_masks(masking_of(size));
+  if (size.has("guided")) made.guided(static_cast<double>(size.layers - 1));
+  return made.made();
+}
+
+void ltx2_resize(Json& config, const ModelSize& size) {
+  config.set("num_attention_heads", size.heads);
+  config.set("cross_attention_dim", size.heads * kHeadDim);
+  config.set("audio_num_attention_heads", size.heads);
+  config.set("audio_cross_attention_dim", size.heads * kAudioHeadDim);
+  config.set("num_layers", size.layers);
 }
 
 }  // namespace
@@ -179,6 +199,11 @@ ModelType ltx2_model_type() {
   type.attention_heads = [](const Json& config) { return ltx2_config_from_json(config).video.num_attention_heads; };
   type.hostile_config = ltx2_hostile_config;
   type.hostile_cases = ltx2_hostile_cases;
+  type.sized_case = ltx2_sized_case;
+  type.features = mask_features("encoder_attention_mask");
+  type.features.push_back(per_token_feature("timestep"));
+  type.features.push_back(feature_by_argument("guided", "perturbation_mask"));
+  type.resize = ltx2_resize;
   return type;
 }
 

@@ -109,6 +109,22 @@ std::vector<ModelCase> ltx_hostile_cases(std::uint64_t seed, Device& host) {
   };
 }
 
+ModelCase ltx_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  return ltx_case("sized", seed, host,
+                  {.batch = size.batch,
+                   .text = size.text,
+                   .grid = {1, size.image, 1},
+                   .masking = masking_of(size),
+                   .timesteps = size.has("per_token") ? Timesteps::per_token : Timesteps::per_item,
+                   .positions = size.has("coordinates") ? Positions::coordinates : Positions::scaled_grid});
+}
+
+void ltx_resize(Json& config, const ModelSize& size) {
+  config.set("num_attention_heads", size.heads);
+  config.set("cross_attention_dim", size.heads * kHeadDim);
+  config.set("num_layers", size.layers);
+}
+
 }  // namespace
 
 ModelType ltx_model_type() {
@@ -130,6 +146,11 @@ ModelType ltx_model_type() {
   type.attention_heads = [](const Json& config) { return ltx_config_from_json(config).num_attention_heads; };
   type.hostile_config = ltx_hostile_config;
   type.hostile_cases = ltx_hostile_cases;
+  type.sized_case = ltx_sized_case;
+  type.features = mask_features("encoder_attention_mask");
+  type.features.push_back(per_token_feature("timestep"));
+  type.features.push_back(feature_by_argument("coordinates", "video_coords"));
+  type.resize = ltx_resize;
   return type;
 }
 

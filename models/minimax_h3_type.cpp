@@ -112,6 +112,11 @@ std::vector<ModelCase> minimax_h3_hostile_cases(std::uint64_t seed, Device& host
   };
 }
 
+// Rows of the three kinds in turn, at two times if there are as many rows.
+ModelCase minimax_h3_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  return minimax_h3_case("sized", seed, host, {size.batch, size.text, size.image, size.image, 2}, Packing::dealt);
+}
+
 }  // namespace
 
 ModelType minimax_h3_model_type() {
@@ -125,6 +130,7 @@ ModelType minimax_h3_model_type() {
   type.attention_heads = [](const Json& config) { return minimax_h3_config_from_json(config).num_attention_heads; };
   type.hostile_config = minimax_h3_hostile_config;
   type.hostile_cases = minimax_h3_hostile_cases;
+  type.sized_case = minimax_h3_sized_case;
   return type;
 }
 

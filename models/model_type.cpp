@@ -1,5 +1,8 @@
 #include "models/model_type.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/error.h"
 #include "core/file.h"
 #include "core/ops.h"
@@ -7,6 +10,11 @@
 
 namespace shardproof {
 namespace {
+
+bool is_there(const Arguments& arguments, const std::string& name) {
+  const Value* value = arguments.find(name);
+  return value != nullptr && !is_none(*value);
+}
 
 Tensor onto(Device& device, const Tensor& x, DType dtype) {
   if (&x.device() == &device) return ops::cast(x, dtype);
@@ -50,6 +58,44 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 }
 
 }  // namespace
+
+Json sized_config(const ModelType& model, const Json& settings, const ModelSize& size) {
+  SHARDPROOF_CHECK(model.sized_case, usage_error, "{} has no sizes; expected a model that has (ModelType::sized_case)",
+                   model.class_name);
+  for (const std::string& feature : size.with) {
+    std::string known;
+    for (const CaseFeature& other : model.features) known += (known.empty() ? "" : ", ") + other.name;
+    SHARDPROOF_CHECK(std::any_of(model.features.begin(), model.features.end(),
+                                 [&](const CaseFeature& other) { return other.name == feature; }),
+                     usage_error, "cases of {} have no feature '{}'; expected {}", model.class_name, printable(feature),
+                     known.empty() ? "none" : "of " + known);
+  }
+  Json config = model.hostile_config();
+  for (const JsonMember& member : settings.members()) {
+    const bool is_setting = member.value.is_bool() || member.value.is_string() || member.value.is_null();
+    if (is_setting) config.set(member.key, member.value);
+  }
+  if (model.resize) {
+    model.resize(config, size);
+  } else {
+    config.set("num_attention_heads", size.heads);
+    config.set("num_layers", size.layers);
+  }
+  return config;
+}
+
+std::vector<std::string> features_of(const ModelType& model, const Arguments& arguments) {
+  std::vector<std::string> names;
+  for (const CaseFeature& feature : model.features) {
+    if (feature.is_in(arguments)) names.push_back(feature.name);
+  }
+  return names;
+}
+
+CaseFeature feature_by_argument(std::string name, std::string argument) {
+  return {std::move(name),
+          [argument = std::move(argument)](const Arguments& arguments) { return is_there(arguments, argument); }};
+}
 
 const ModelType& find_model_type(std::string_view name) {
   std::string known;

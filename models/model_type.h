@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/module.h"
 #include "models/model_context.h"
+#include "models/model_size.h"
 #include "parallel/plan.h"
 
 namespace shardproof {
@@ -29,6 +30,12 @@ struct ModelPlans {
   std::optional<ContextParallelPlan> default_cp = std::nullopt;  // corrected where the shipped one is wrong
   std::optional<TensorParallelPlan> shipped_tp = std::nullopt;
   std::optional<TensorParallelPlan> default_tp = std::nullopt;
+};
+
+// What a case can have beside its streams of tokens, so that a search may leave it out.
+struct CaseFeature {
+  std::string name;  // "key_mask"
+  std::function<bool(const Arguments&)> is_in;
 };
 
 struct ModelType {
@@ -48,12 +55,28 @@ struct ModelType {
   // position-dependent content.
   std::function<Json()> hostile_config;
   std::function<std::vector<ModelCase>(std::uint64_t seed, Device& host)> hostile_cases;
+  // One case of a given size, for a model with the configuration of sized_config(); what the size has and the model
+  // has not, is ignored. config_error for a size that the model cannot have. None: the model has no sizes.
+  std::function<ModelCase(const Json& config, const ModelSize& size, std::uint64_t seed, Device& host)> sized_case =
+      nullptr;
+  std::vector<CaseFeature> features = {};
+  // Sets the entries of a configuration that depend on heads and layers. None: num_attention_heads and num_layers do.
+  std::function<void(Json& config, const ModelSize& size)> resize = nullptr;
 };
 
 // All models, in the order of models/CMakeLists.txt.
 const std::vector<ModelType>& model_types();
 // By class name or short name; usage_error listing what exists.
 const ModelType& find_model_type(std::string_view name);
+
+// A configuration of that size: the numbers of the hostile one, the switches, words and nulls of `settings`.
+// usage_error for a feature that the model's cases do not have, listing those that they have, and for a model without
+// sizes.
+Json sized_config(const ModelType& model, const Json& settings, const ModelSize& size);
+// The features of the model that a case has.
+std::vector<std::string> features_of(const ModelType& model, const Arguments& arguments);
+// A feature of a case: it has an argument of that name.
+CaseFeature feature_by_argument(std::string name, std::string argument);
 
 // The arguments as the model takes them, by the kinds that `module` declares: values in the compute type on the compute
 // device, coordinates as float64 on `host`, indices and masks on the compute device. state_error for an argument that

@@ -1,5 +1,6 @@
 // Registers Qwen-Image 2.1: its plan, for tensor parallelism only, and the inputs made to expose faults. Source of the
 // plan: models specification, section 4.
+#include "core/error.h"
 #include "core/ops.h"
 #include "models/hostile_inputs.h"
 #include "models/model_type.h"
@@ -88,6 +89,22 @@ std::vector<ModelCase> qwenimage21_hostile_cases(std::uint64_t seed, Device& hos
   };
 }
 
+// Four pixels an image slot. With a condition, half of the slots stand between text rows.
+ModelCase qwenimage21_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  SHARDPROOF_CHECK(size.image % 4 == 0, config_error, "image={} tokens; expected a multiple of 4", size.image);
+  const auto slots = static_cast<std::size_t>(size.image / 4);
+  const std::size_t before = size.has("condition") ? (slots + 1) / 2 : 0;
+  const std::string text(static_cast<std::size_t>(size.text), 't');
+  const auto image = [](std::size_t of_slots) { return std::pair<int, int>{2, 2 * static_cast<int>(of_slots)}; };
+  std::vector<std::pair<int, int>> images;
+  for (const std::size_t part : {before, slots - before}) {
+    if (part > 0) images.push_back(image(part));
+  }
+  return qwenimage21_case("sized", seed, host,
+                          {size.batch, std::string(before, 'i') + text + std::string(slots - before, 'i'), images},
+                          masking_of(size));
+}
+
 }  // namespace
 
 ModelType qwenimage21_model_type() {
@@ -104,6 +121,9 @@ ModelType qwenimage21_model_type() {
   type.attention_heads = [](const Json& config) { return qwenimage21_config_from_json(config).num_attention_heads; };
   type.hostile_config = qwenimage21_hostile_config;
   type.hostile_cases = qwenimage21_hostile_cases;
+  type.sized_case = qwenimage21_sized_case;
+  type.features = mask_features("encoder_hidden_states_mask");
+  type.features.push_back(several_images_feature("condition"));
   return type;
 }
 

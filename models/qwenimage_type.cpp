@@ -87,6 +87,7 @@ NestedNumbers image_shapes(std::initializer_list<std::initializer_list<Image>> s
 struct QwenImageSizes {
   std::int64_t batch, text, image;
   NestedNumbers shapes;
+  std::int64_t heads = kHeads;
 };
 
 ModelCase qwenimage_case(const std::string& name, std::uint64_t seed, Device& host, const QwenImageSizes& sizes,
@@ -106,7 +107,7 @@ ModelCase qwenimage_case(const std::string& name, std::uint64_t seed, Device& ho
   if (controlnet_samples > 0) {
     std::vector<Tensor> samples;
     for (int i = 0; i < controlnet_samples; ++i)
-      samples.push_back(draw("sample." + std::to_string(i), {sizes.batch, sizes.image, kHeads * kHeadDim}));
+      samples.push_back(draw("sample." + std::to_string(i), {sizes.batch, sizes.image, sizes.heads * kHeadDim}));
     arguments.set("controlnet_block_samples", samples);
   }
   return result;
@@ -127,6 +128,18 @@ std::vector<ModelCase> qwenimage_hostile_cases(std::uint64_t seed, Device& host)
   };
 }
 
+// One row of pixels a sample; with two images, the last pixel is the second.
+ModelCase qwenimage_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  const bool has_two = size.has("two_images") && size.image > 1;
+  const auto row = [](std::int64_t width) {
+    return NestedNumbers{std::vector<NestedNumbers>{{1.0}, {1.0}, {static_cast<double>(width)}}};
+  };
+  const NestedNumbers images{has_two ? std::vector{row(size.image - 1), row(1)} : std::vector{row(size.image)}};
+  const NestedNumbers shapes{std::vector<NestedNumbers>(static_cast<std::size_t>(size.batch), images)};
+  return qwenimage_case("sized", seed, host, {size.batch, size.text, size.image, shapes, size.heads}, masking_of(size),
+                        size.has("controlnet") ? 1 : 0);
+}
+
 }  // namespace
 
 ModelType qwenimage_model_type() {
@@ -144,6 +157,10 @@ ModelType qwenimage_model_type() {
   type.attention_heads = [](const Json& config) { return qwenimage_config_from_json(config).num_attention_heads; };
   type.hostile_config = qwenimage_hostile_config;
   type.hostile_cases = qwenimage_hostile_cases;
+  type.sized_case = qwenimage_sized_case;
+  type.features = mask_features("encoder_hidden_states_mask");
+  type.features.push_back(feature_by_argument("controlnet", "controlnet_block_samples"));
+  type.features.push_back(several_images_feature("two_images"));
   return type;
 }
 

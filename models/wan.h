@@ -59,5 +59,7 @@ ContextParallelPlan wan_cp_plan(RootTimesteps timesteps);
 // A small configuration of either and cases made to expose faults, with timesteps a sample and a token.
 Json wan_hostile_config(const WanConfig& like);
 std::vector<ModelCase> wan_hostile_cases(std::uint64_t seed, Device& host);
+// Gives a type of either model its sizes: one frame a token, with the feature "per_token".
+void add_wan_sizes(ModelType& type);
 
 }  // namespace shardproof

@@ -21,7 +21,7 @@ enum class Timesteps : std::uint8_t { per_item, per_token };
 
 // Timesteps of up to 30, so that neighbouring tokens are modulated differently.
 ModelCase wan_case(const std::string& name, std::uint64_t seed, Device& host, std::int64_t batch, const Extents& grid,
-                   Timesteps timesteps) {
+                   Timesteps timesteps, std::int64_t text = kText) {
   const auto draw = [&](const std::string& argument, const Shape& shape, double deviation = 1.0) {
     return random_input(host, seed, name + "/" + argument, shape, deviation);
   };
@@ -31,7 +31,7 @@ ModelCase wan_case(const std::string& name, std::uint64_t seed, Device& host, st
   arguments.set("timestep", timesteps == Timesteps::per_token
                                 ? draw("timestep", {batch, grid[0] * grid[1] * grid[2]}, 10.0)
                                 : ramp(host, batch, 28.0, -11.0));
-  arguments.set("encoder_hidden_states", draw("encoder_hidden_states", {batch, kText, kTextWidth}));
+  arguments.set("encoder_hidden_states", draw("encoder_hidden_states", {batch, text, kTextWidth}));
   arguments.set("encoder_hidden_states_image", draw("encoder_hidden_states_image", {batch, kImage, kImageWidth}));
   return result;
 }
@@ -78,6 +78,24 @@ std::vector<ModelCase> wan_hostile_cases(std::uint64_t seed, Device& host) {
   };
 }
 
+void add_wan_sizes(ModelType& type) {
+  type.sized_case = [](const Json& config, const ModelSize& size, std::uint64_t seed, Device& host) {
+    const Json* image_width = config.find("image_dim");
+    const bool has_image_keys = image_width != nullptr && !image_width->is_null();
+    ModelCase made = wan_case("sized", seed, host, size.batch, {size.image, 1, 1},
+                              size.has("per_token") ? Timesteps::per_token : Timesteps::per_item,
+                              has_image_keys ? kText : size.text);
+    if (!has_image_keys) made.arguments.set("encoder_hidden_states_image", Value());
+    return made;
+  };
+  type.features = {per_token_feature("timestep")};
+  type.resize = [](Json& config, const ModelSize& size) {
+    config.set("num_attention_heads", size.heads);
+    config.set("num_layers", size.layers);
+    if (!config.at("added_kv_proj_dim").is_null()) config.set("added_kv_proj_dim", size.heads * kHeadDim);
+  };
+}
+
 ModelType wan_model_type() {
   ModelType type;
   type.class_name = "WanTransformer3DModel";
@@ -92,6 +110,7 @@ ModelType wan_model_type() {
   type.attention_heads = [](const Json& config) { return wan_config_from_json(config).num_attention_heads; };
   type.hostile_config = [] { return wan_hostile_config({}); };
   type.hostile_cases = wan_hostile_cases;
+  add_wan_sizes(type);
   return type;
 }
 

@@ -87,7 +87,20 @@ Json to_json(const VerificationResult& result) {
   json.set("extremes_checked", result.extremes_checked);
   json.set("also_passed", result.also_passed);
   json.set("not_checked", list_of(result.not_checked));
+  json.set("repeat", result.repeat.empty() ? Json() : Json(result.repeat));
   json.set("seconds", result.seconds);
+  return json;
+}
+
+Json to_json(const ShrunkResult& shrunk) {
+  Json json = Json::object();
+  const bool was_found = !shrunk.configuration.empty();
+  json.set("configuration", was_found ? Json(shrunk.configuration) : Json());
+  json.set("result", was_found ? to_json(shrunk.result) : Json());
+  json.set("test", was_found ? Json(shrunk.test) : Json());
+  json.set("tried", shrunk.tried);
+  json.set("was_cut_off", shrunk.was_cut_off);
+  json.set("seconds", shrunk.seconds);
   return json;
 }
 
@@ -148,6 +161,7 @@ Json json_report(const Report& report) {
   json.set("model", report.model);
   json.set("results", std::move(results));
   json.set("summary", std::move(summary));
+  if (report.shrunk) json.set("shrunk", to_json(*report.shrunk));
   return json;
 }
 

@@ -73,6 +73,7 @@ struct VerificationResult {
   std::vector<std::int64_t> tokens_per_rank;  // of the first attention, in rank order
   Verdict verdict = Verdict::not_checked;
   std::string reason;
+  bool stopped = false;  // DIFFERENT since the run ended in a report instead of a result
   // Relative difference (float64) or rounding ratio (other types).
   std::optional<double> figure = std::nullopt;
   std::optional<double> max_abs = std::nullopt;
@@ -92,6 +93,7 @@ struct VerificationResult {
   // What a verdict on a 16-bit type rests on besides: "exact arithmetic", "float64 (2.1e-16)".
   std::string also_passed = {};
   std::vector<std::string> not_checked = {};  // of all these, what was left out and why
+  std::string repeat = {};                    // of a difference: the command line that repeats it
   double seconds = 0.0;
 };
 
@@ -129,6 +131,16 @@ struct PlanRow {
   std::string note;
 };
 
+// The smallest configuration that fails like one that was found to, if it was looked for.
+struct ShrunkResult {
+  std::string configuration = {};  // "text=1,image=2,..; ring with ring=2,ulysses=1, allgather"; empty: none was found
+  VerificationResult result = {};
+  std::string test = {};  // a test in C++ that fails on it
+  int tried = 0;          // configurations
+  double seconds = 0.0;
+  bool was_cut_off = false;  // by its limit of time
+};
+
 struct Report {
   std::string command;  // "oracle", "verify", "plan"
   std::string version;
@@ -140,6 +152,7 @@ struct Report {
   std::vector<VerificationResult> verifications;
   std::vector<OracleResult> oracles;
   std::vector<PlanRow> plan;
+  std::optional<ShrunkResult> shrunk = std::nullopt;
   // Remarks on the whole run.
   std::vector<std::string> notes;
   // What no result covers.

@@ -196,6 +196,7 @@ class Printer {
     movements();
     modules();
     reasons(Verdict::different, "DIFFERENT");
+    shrunk();
     reasons(Verdict::refused, "REFUSED");
     skipped_entries();
     reasons(Verdict::not_checked, "NOT CHECKED in these configurations");
@@ -238,8 +239,31 @@ class Printer {
     for (const auto& [reason, names] : by_reason) {
       message(reason);
       configurations(names);
-      for (const std::string& line : first_of.at(reason)->diagnosis) paragraph(printable(line, 1000), "      ", 8);
+      diagnosis(*first_of.at(reason));
     }
+  }
+
+  void diagnosis(const VerificationResult& result) {
+    for (const std::string& line : result.diagnosis) paragraph(printable(line, 1000), "      ", 8);
+    // On one line, so that it can be copied.
+    if (!result.repeat.empty()) text_ += fmt::format("      repeat it: {}\n", result.repeat);
+  }
+
+  void shrunk() {
+    if (!report_.shrunk) return;
+    const ShrunkResult& shrunk = *report_.shrunk;
+    const std::string effort = fmt::format("{} configurations tried in {:.1f} s{}", shrunk.tried, shrunk.seconds,
+                                           shrunk.was_cut_off ? ", when its time was over" : "");
+    if (shrunk.configuration.empty()) {
+      text_ += '\n';
+      paragraph(fmt::format("No smaller configuration fails alike ({}).", effort), "", 0);
+      return;
+    }
+    text_ += fmt::format("\nSMALLEST CONFIGURATION THAT FAILS ({})\n", effort);
+    paragraph(printable(shrunk.configuration, 1000), "  ", 4);
+    message(shrunk.result.reason);
+    diagnosis(shrunk.result);
+    text_ += fmt::format("\nA test that fails on it:\n\n{}", shrunk.test);
   }
 
   // What stands behind EXACT besides equal elements.

@@ -290,7 +290,8 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
       result.verdict = run.end == RunEnd::refused ? Verdict::refused : Verdict::different;
       result.reason = variation.words + run.reason;
       result.tokens_per_rank.clear();
-      if (run.end == RunEnd::failed) diagnose_difference(draw, run, arguments, plans, options, result);
+      result.stopped = run.end == RunEnd::failed;
+      if (result.stopped && options_.diagnose) diagnose_difference(draw, run, arguments, plans, options, result);
       return true;
     }
     const std::string difference = difference_of(draw, case_name, run, effective_tp_degree(config), result);
@@ -298,7 +299,7 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
       result.verdict = Verdict::different;
       result.reason = variation.words + difference;
       if (draw.device->zero_divisions() != zero_divisions) return false;
-      diagnose_difference(draw, run, arguments, plans, options, result);
+      if (options_.diagnose) diagnose_difference(draw, run, arguments, plans, options, result);
       return true;
     }
     if (is_first && !moves_what_it_should(run, options, options_.bits, result)) return true;

@@ -22,7 +22,8 @@ namespace shardproof {
 struct ExactOptions {
   int seeds = 2;  // independent runs behind one verdict, at least 2
   GatherChoice gather = GatherChoice::both;
-  bool bits = true;  // attention is compared to the last bit as well
+  bool bits = true;      // attention is compared to the last bit as well
+  bool diagnose = true;  // a difference is explained
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;

@@ -53,6 +53,16 @@ Subject Subject::of_model(const ModelType& model, std::uint64_t seed) {
   return subject;
 }
 
+Subject Subject::of_size(const ModelType& model, const Json& settings, const ModelSize& size, std::uint64_t seed) {
+  const Json config = sized_config(model, settings, size);
+  ModelType sized = model;
+  sized.hostile_config = [config] { return config; };
+  sized.hostile_cases = [config, size, make = model.sized_case](std::uint64_t of_case, Device& host) {
+    return std::vector<ModelCase>{make(config, size, of_case, host)};
+  };
+  return of_model(sized, seed);
+}
+
 std::vector<std::string> Subject::case_names() const {
   if (export_) return export_->case_names();
   std::vector<std::string> names;

@@ -25,6 +25,10 @@ class Subject {
   // A model of one's own, with its hostile configuration and cases; for test suites that link the library.
   static Subject of_model(const ModelType& model, std::uint64_t seed);
 
+  // A small model of that size like the one whose configuration is `settings`, with one case, named "sized". Throws as
+  // sized_config() and ModelType::sized_case do.
+  static Subject of_size(const ModelType& model, const Json& settings, const ModelSize& size, std::uint64_t seed);
+
   const ModelType& model() const { return model_; }
   const Json& config() const { return config_; }
   const std::string& source() const { return source_; }

@@ -294,6 +294,7 @@ void Verifier::check_padded_form(const std::string& case_name, const ParallelCon
   const ParallelRun second = run(case_name, config, plans, GatherForm::padded);
   if (second.end != RunEnd::completed) {
     result.verdict = Verdict::different;
+    result.stopped = true;
     result.reason = "with padded gathers: " + second.reason;
     return;
   }
@@ -313,6 +314,7 @@ void Verifier::check_other_orders(const std::string& case_name, const ParallelCo
     const std::string where = fmt::format("with partial results added in {} order: ", reduction_order_name(order));
     if (other.end != RunEnd::completed) {
       result.verdict = Verdict::different;
+      result.stopped = true;
       result.reason = where + other.reason;
       return;
     }
@@ -396,6 +398,7 @@ VerificationResult Verifier::verify(const std::string& case_name, const Parallel
   describe_run(first, result);
   if (first.end != RunEnd::completed) {
     result.verdict = first.end == RunEnd::refused ? Verdict::refused : Verdict::different;
+    result.stopped = first.end == RunEnd::failed;
     result.reason = first.reason;
     result.tokens_per_rank.clear();
   } else {

@@ -287,6 +287,7 @@ TEST(Verify, WritesTheJsonOfTheContract) {
                      "extremes_checked",
                      "also_passed",
                      "not_checked",
+                     "repeat",
                      "seconds"};
   const std::vector<std::string> modes{"ulysses", "ulysses_anything", "ring", "ring_anything", "unified"};
   int verified = 0;

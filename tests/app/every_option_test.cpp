@@ -44,6 +44,8 @@ Words wrong_values(OptionKind kind) {
     case OptionKind::choice: return {"-1", kHuge, "other", "nan", "ring\x1b[31m"};
     case OptionKind::mesh: return {"-1", kHuge, "two", "ring=-1", "ring=two", "ring=1.5"};
     case OptionKind::case_name: return {"-1", kHuge, "no such case", "\n"};
+    case OptionKind::size:
+      return {"-1", kHuge, "two", "text=0", "text=-1", "image=1.5", "heads=99999", "text=", "text=1,text=2"};
     case OptionKind::plan: return {"-1", kHuge, "/no such folder/plan", "/", "/dev/null/plan"};
     case OptionKind::fault: return {"-1", kHuge, "no such fault", "\n"};
     case OptionKind::address: return {"-1", kHuge, "nowhere", "here:", ":1", "here:0", "here:65536", "here:\x1b[31m"};

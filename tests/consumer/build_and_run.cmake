@@ -43,3 +43,24 @@ string(FIND "${output}" "${expected}" at)
 if(status EQUAL 0 OR at EQUAL -1)
   message(FATAL_ERROR "expected a refusal with '${expected}', got (${status}):\n${output}")
 endif()
+
+# The test that --shrink writes is taken as it is: it builds, and fails on what was found to fail.
+execute_process(COMMAND "${WORK_FOLDER}/installed/bin/shardproof" verify ltx --plan shipped --case even_masked
+    --ulysses-degree 2 --shrink --json "${WORK_FOLDER}/shrunk.json"
+  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT status EQUAL 1)
+  message(FATAL_ERROR "expected a difference (1), got (${status}):\n${output}")
+endif()
+file(READ "${WORK_FOLDER}/shrunk.json" shrunk)
+string(JSON shrunk GET "${shrunk}" shrunk test)
+file(WRITE "${WORK_FOLDER}/shrunk/consumer_test.cpp" "${shrunk}")
+configure_file("${SOURCE_FOLDER}/CMakeLists.txt" "${WORK_FOLDER}/shrunk/CMakeLists.txt" COPYONLY)
+step(${CMAKE_COMMAND} -S "${WORK_FOLDER}/shrunk" -B "${WORK_FOLDER}/shrunk/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug
+  "-DCMAKE_PREFIX_PATH=${WORK_FOLDER}/installed" "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}")
+step(${CMAKE_COMMAND} --build "${WORK_FOLDER}/shrunk/build")
+execute_process(COMMAND "${WORK_FOLDER}/shrunk/build/consumer_test"
+  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+string(FIND "${output}" "DIFFERENT: rank 0: argument 'timestep'" at)
+if(status EQUAL 0 OR at EQUAL -1)
+  message(FATAL_ERROR "expected the test to fail with DIFFERENT, got (${status}):\n${output}")
+endif()

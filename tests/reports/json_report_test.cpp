@@ -68,8 +68,25 @@ TEST(JsonReport, WritesAVerificationWithTheFieldsOfTheContract) {
   "extremes_checked": 0,
   "also_passed": "",
   "not_checked": [],
+  "repeat": null,
   "seconds": 0.0123
 })");
+}
+
+TEST(JsonReport, WritesWhatWasShrunk) {
+  Report report;
+  report.command = "verify";
+  EXPECT_EQ(json_report(report).find("shrunk"), nullptr);
+  report.shrunk = ShrunkResult{.tried = 12, .seconds = 0.5, .was_cut_off = true};
+  EXPECT_EQ(json_report(report).at("shrunk").dump(0),
+            "{\"configuration\":null,\"result\":null,\"test\":null,\"tried\":12,\"was_cut_off\":true,\"seconds\":0.5}");
+  report.shrunk->configuration = "text=1; ring";
+  report.shrunk->result.repeat = "shardproof verify flux";
+  report.shrunk->test = "TEST";
+  const Json json = json_report(report);
+  EXPECT_EQ(json.at("shrunk").at("configuration").as_string(), "text=1; ring");
+  EXPECT_EQ(json.at("shrunk").at("result").at("repeat").as_string(), "shardproof verify flux");
+  EXPECT_EQ(json.at("shrunk").at("test").as_string(), "TEST");
 }
 
 TEST(JsonReport, WritesTheWorstModuleAndTheNext) {

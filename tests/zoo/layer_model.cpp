@@ -72,11 +72,11 @@ bool is_kept(LayerMask mask, std::int64_t key, std::int64_t keys, double draw) {
   return mask == LayerMask::first_chunk ? key >= (keys + 2) / 3 : draw >= 0.3;
 }
 
-ModelCase layer_case(const std::string& name, std::uint64_t seed, Device& host, LayerSizes sizes, LayerMask mask) {
-  constexpr std::int64_t kBatch = 2;
+ModelCase layer_case(const std::string& name, std::uint64_t seed, Device& host, LayerSizes sizes, LayerMask mask,
+                     std::int64_t batch = 2) {
   const std::int64_t width = sizes.heads * kHeadWidth;
   const auto draw = [&](const std::string& argument, std::int64_t tokens, double deviation) {
-    return random_input(host, seed, name + "/" + argument, {kBatch, tokens, width}, deviation);
+    return random_input(host, seed, name + "/" + argument, {batch, tokens, width}, deviation);
   };
   ModelCase result{name, {}, {"out", "lse"}};
   result.arguments.set(kQueries, draw("q", sizes.queries, sizes.deviation));
@@ -85,12 +85,12 @@ ModelCase layer_case(const std::string& name, std::uint64_t seed, Device& host, 
   const RandomStream random(seed, name + "/mask");
   std::vector<double> values;
   if (mask == LayerMask::keys || mask == LayerMask::first_chunk) {
-    for (std::int64_t i = 0; i < kBatch * sizes.keys; ++i)
+    for (std::int64_t i = 0; i < batch * sizes.keys; ++i)
       values.push_back(is_kept(mask, i % sizes.keys, sizes.keys, random.uniform(static_cast<std::uint64_t>(i))) ? 1
                                                                                                                 : 0);
-    result.arguments.set(kKeyMask, ops::from_doubles(host, values, {kBatch, sizes.keys}, kBool));
+    result.arguments.set(kKeyMask, ops::from_doubles(host, values, {batch, sizes.keys}, kBool));
   } else if (mask == LayerMask::global) {
-    const Shape shape{kBatch, sizes.heads, sizes.queries, sizes.keys};
+    const Shape shape{batch, sizes.heads, sizes.queries, sizes.keys};
     for (std::int64_t i = 0; i < shape.numel(); ++i)
       values.push_back(random.uniform(static_cast<std::uint64_t>(i)) < 0.3 ? 0 : 1);
     result.arguments.set(kGlobalMask, ops::from_doubles(host, values, shape, kBool));
@@ -112,6 +112,20 @@ std::vector<ModelCase> layer_cases(std::uint64_t seed, Device& host) {
   };
 }
 
+// As many keys as queries, or one more.
+ModelCase layer_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  const LayerMask mask = size.has("global_mask")  ? LayerMask::global
+                         : size.has("shard_mask") ? LayerMask::first_chunk
+                         : size.has("key_mask")   ? LayerMask::keys
+                                                  : LayerMask::none;
+  const std::int64_t keys = size.image + (size.has("more_keys") ? 1 : 0);
+  return layer_case("sized", seed, host, {size.image, keys, 2.0, size.heads}, mask, size.batch);
+}
+
+bool has_other_length(const Arguments& arguments) {
+  return arguments.tensor(kKeys).shape()[1] != arguments.tensor(kQueries).shape()[1];
+}
+
 }  // namespace
 
 ModelType layer_model_type() {
@@ -124,6 +138,11 @@ ModelType layer_model_type() {
   type.plans = [](const Json&) { return ModelPlans{.default_cp = layer_plan()}; };
   type.hostile_config = [] { return Json::object(); };
   type.hostile_cases = layer_cases;
+  type.sized_case = layer_sized_case;
+  type.features = {feature_by_argument("key_mask", "key_mask"),
+                   feature_by_argument("shard_mask", "key_mask"),
+                   feature_by_argument("global_mask", "global_mask"),
+                   {"more_keys", has_other_length}};
   return type;
 }
 

@@ -41,7 +41,10 @@ int run(int count, const char* const* words) {
     write_standard_output(list_text());
     return kVerified;
   }
-  const ZooOptions options{.seed = line.options->seed, .full = line.options->full, .only = line.options->fault};
+  const ZooOptions options{.seed = line.options->seed,
+                           .full = line.options->full,
+                           .only = line.options->fault,
+                           .shrink = line.options->shrink};
   static_cast<void>(chosen_faults(options));
   std::unique_ptr<OutputTarget> json;
   if (line.options->json) json = std::make_unique<OutputTarget>("--json", *line.options->json);

@@ -135,6 +135,44 @@ std::string exact_text(const ZooReport& report) {
                      list(stand_ins));
 }
 
+// The smallest failure of each fault, and how long it takes to find one.
+std::string shrinking_text(const ZooReport& report) {
+  if (!report.options.shrink) return {};
+  TextTable table({{"fault"},
+                   {"tier"},
+                   {"shrunk from"},
+                   {"to"},
+                   {"configurations", TextTable::Align::right},
+                   {"seconds", TextTable::Align::right}});
+  std::vector<double> seconds;
+  for (const FaultScore& score : report.faults) {
+    if (!score.shrunk) continue;
+    const ShrunkFault& shrunk = *score.shrunk;
+    seconds.push_back(shrunk.seconds);
+    table.add({{std::string(score.fault->name)},
+               {shrunk.tier},
+               {shrunk.from},
+               {shrunk.smallest.empty() ? "nothing smaller" : shrunk.smallest},
+               {std::to_string(shrunk.configurations)},
+               {fmt::format("{:.1f}", shrunk.seconds)}});
+  }
+  if (seconds.empty()) return "shrunk: no fault\n";
+  std::ranges::sort(seconds);
+  return table.text(TextTable::Colour::off) +
+         fmt::format("shrunk: {} of {} faults, median {:.1f} s, at most {:.1f} s\n", seconds.size(),
+                     report.faults.size(), seconds[seconds.size() / 2], seconds.back());
+}
+
+Json to_json(const ShrunkFault& shrunk) {
+  Json json = Json::object();
+  json.set("tier", shrunk.tier);
+  json.set("from", shrunk.from);
+  json.set("smallest", shrunk.smallest.empty() ? Json() : Json(shrunk.smallest));
+  json.set("configurations", shrunk.configurations);
+  json.set("seconds", shrunk.seconds);
+  return json;
+}
+
 Json to_json(const TierScore& score) {
   Json json = Json::object();
   json.set("tier", score.tier);
@@ -166,6 +204,7 @@ Json to_json(const FaultScore& score) {
   place.set("found", score.found);
   place.set("localised", score.is_localised);
   json.set("diagnosis", std::move(place));
+  if (score.shrunk) json.set("shrunk", to_json(*score.shrunk));
   json.set("seconds", score.seconds);
   return json;
 }
@@ -187,6 +226,7 @@ std::string report_text(const ZooReport& report) {
       "(tensor parallelism)\n";
   text += exact_text(report);
   text += localisation_text(report);
+  text += shrinking_text(report);
   for (const FaultScore& score : report.faults) {
     if (!score.is_killed()) text += fmt::format("ALIVE: {} ({})\n", score.fault->name, score.fault->what);
   }

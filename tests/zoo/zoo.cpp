@@ -127,6 +127,13 @@ FaultScore Keeper::score(const Fault& fault) {
   localise(killers, score);
   const FaultSwitch on(fault.name);
   score.usual = usual_.fails_for(fault);
+  if (options_.shrink) {
+    std::vector<std::string> killing;
+    for (const TierScore& tier : score.tiers) {
+      if (tier.kills > 0) killing.push_back(tier.tier);
+    }
+    score.shrunk = shrink_fault(fault, scenarios_of(fault), killing, killers, options_.seed);
+  }
   score.seconds = seconds_since(start);
   return score;
 }

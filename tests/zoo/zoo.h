@@ -11,6 +11,7 @@
 
 #include "core/json.h"
 #include "tests/zoo/fault.h"
+#include "tests/zoo/shrinking.h"
 
 namespace shardproof::zoo {
 
@@ -27,6 +28,7 @@ struct ZooOptions {
   std::uint64_t seed = 0;
   bool full = false;                               // all faults instead of a sample
   std::optional<std::string> only = std::nullopt;  // one fault
+  bool shrink = false;                             // also look for the smallest failure of each
 };
 
 // What one tier made of one fault.
@@ -51,6 +53,7 @@ struct FaultScore {
   std::string expected = {};  // places, see Fault::where
   std::string found = {};     // what the diagnosis says
   bool is_localised = false;
+  std::optional<ShrunkFault> shrunk = std::nullopt;
   double seconds = 0.0;
   bool is_killed() const { return kills >= kKillsNeeded; }
 };
