@@ -230,6 +230,7 @@ CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
   Meeting meeting(launch, hash_of(settings_of(options)), patience);
   const MpiSession session({.patience = patience, .when_it_hangs = [&](const std::string& what) {
                               say_on_rank(launch.rank, launch.world_size, what);
+                              meeting.remove_files();
                               std::_Exit(kPeerFailed);
                             }});
   const std::unique_ptr<Communicator> world = session.world();

@@ -241,8 +241,9 @@ bool is_launcher_variable(std::string_view name) {
       return true;
     }
   }
-  constexpr std::array<std::string_view, 6> kNames{"SHARDPROOF_ADDRESS", "SHARDPROOF_STORE_SOCKET", "MASTER_ADDR",
-                                                   "MASTER_PORT",        "SLURM_STEP_ID",           "FLUX_JOB_ID"};
+  constexpr std::array<std::string_view, 7> kNames{
+      "SHARDPROOF_RUN_FOLDER", "SHARDPROOF_ADDRESS", "SHARDPROOF_STORE_SOCKET", "MASTER_ADDR", "MASTER_PORT",
+      "SLURM_STEP_ID",         "FLUX_JOB_ID"};
   constexpr std::array<std::string_view, 5> kBeginnings{"TORCHELASTIC_", "PMIX_", "OMPI_UNIVERSE", "OMPI_MCA_ess",
                                                         "OMPI_MCA_orte"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||

@@ -11,7 +11,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -112,6 +115,31 @@ struct Preparation {
   ::_exit(127);
 }
 
+// What the ranks share in files, if they do, lies in here: it goes with the run, whatever became of the ranks.
+class RunFolder {
+ public:
+  RunFolder() {
+    const char* const memory = "/dev/shm";
+    std::error_code problem;
+    const std::filesystem::path base = ::access(memory, W_OK | X_OK) == 0
+                                           ? std::filesystem::path(memory)
+                                           : std::filesystem::temp_directory_path(problem);
+    path_ = (base / fmt::format("shardproof-{}-XXXXXX", ::getuid())).string();
+    SHARDPROOF_CHECK(::mkdtemp(path_.data()) != nullptr, file_error, "no folder like '{}' can be made: {}",
+                     printable(path_), error_text(errno));
+  }
+  ~RunFolder() {
+    std::error_code problem;
+    std::filesystem::remove_all(path_, problem);
+  }
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 class LocalRun {
  public:
   LocalRun(const LocalProcesses& what, const LineSink& sink)
@@ -155,7 +183,7 @@ class LocalRun {
     std::vector<std::string> variables{
         fmt::format("SHARDPROOF_RANK={}", rank),       fmt::format("SHARDPROOF_WORLD_SIZE={}", what_.count),
         fmt::format("SHARDPROOF_LOCAL_RANK={}", rank), fmt::format("SHARDPROOF_LOCAL_SIZE={}", what_.count),
-        fmt::format("SHARDPROOF_ADDRESS={}", address),
+        fmt::format("SHARDPROOF_ADDRESS={}", address), fmt::format("SHARDPROOF_RUN_FOLDER={}", folder_.path()),
     };
     if (rank == 0) variables.push_back(fmt::format("SHARDPROOF_STORE_SOCKET={}", store_socket_.get()));
     for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -314,6 +342,7 @@ class LocalRun {
   const LineSink& sink_;
   Signals signals_;
   Socket store_socket_;
+  RunFolder folder_;
   std::vector<Child> children_;
   int running_ = 0;
   LocalEnd end_;

@@ -53,6 +53,10 @@ void Meeting::open_store(const Launch& launch, std::uint64_t configuration) {
                                 : std::make_unique<StoreServer>(launch.address, settings);
 }
 
+void Meeting::remove_files() const {
+  if (bootstrap_) bootstrap_->remove_files();
+}
+
 void Meeting::end() {
   if (store_) store_->barrier("end", patience_);
 }

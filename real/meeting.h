@@ -29,6 +29,8 @@ class Meeting {
   // Nobody goes before all others are done; PeerFailure if one does not come or has vanished. Without a meeting
   // nothing.
   void end();
+  // Before this process ends in the middle: removes what MPI keeps in files for it and the others.
+  void remove_files() const;
   // Of rank 0 and the others; null without a meeting.
   Store* store() const { return store_.get(); }
 

@@ -1,8 +1,10 @@
 #include "real/mpi_bootstrap.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -41,6 +43,20 @@ std::string machine_name() {
   return std::string(name.data()) + read_text_file("/proc/sys/kernel/random/boot_id", 1000);
 }
 
+// Where the ranks of this machine keep what they share, so that all of it can be removed at once. Who started them may
+// have made one, and then removes it even if all ranks are killed.
+std::string folder_for(const std::string& job) {
+  namespace fs = std::filesystem;
+  std::error_code problem;
+  if (const char* const told = std::getenv("SHARDPROOF_RUN_FOLDER")) return told;
+  const char* const memory = "/dev/shm";
+  const fs::path base = ::access(memory, W_OK | X_OK) == 0 ? fs::path(memory) : fs::temp_directory_path(problem);
+  const std::string folder = (base / fmt::format("shardproof-{}-{}", ::getuid(), job)).string();
+  SHARDPROOF_CHECK(::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST, file_error,
+                   "the folder '{}' cannot be made: {}", printable(folder), std::generic_category().message(errno));
+  return folder;
+}
+
 void set_variable(const char* name, const std::string& value) {
   SHARDPROOF_CHECK(::setenv(name, value.c_str(), 1) == 0, state_error, "the environment variable {} cannot be set",
                    name);
@@ -66,16 +82,27 @@ MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::mill
     if (store.get(fmt::format("mpi/machine/{}", rank), patience) != machine) continue;
     locals += fmt::format("{}{}", locals.empty() ? "" : ",", rank);
   }
-  set_variable("FLUX_JOB_ID", store.get("mpi/job", patience));
+  const std::string job = store.get("mpi/job", patience);
+  folder_ = folder_for(job);
+  set_variable("OMPI_MCA_btl_vader_backing_directory", folder_);
+  set_variable("OMPI_MCA_orte_tmpdir_base", folder_);
+  set_variable("SHARDPROOF_PMI_FOLDER", folder_);
+  set_variable("FLUX_JOB_ID", job);
   set_variable("FLUX_PMI_LIBRARY_PATH", library);
   set_variable("SHARDPROOF_PMI_HOST", launch.address.host);
   set_variable("SHARDPROOF_PMI_PORT", store.get("mpi/port", patience));
   set_variable("SHARDPROOF_PMI_RANK", std::to_string(launch.rank));
   set_variable("SHARDPROOF_PMI_SIZE", std::to_string(launch.world_size));
   set_variable("SHARDPROOF_PMI_LOCAL_RANKS", locals);
-  set_variable("SHARDPROOF_PMI_PATIENCE_MS", std::to_string(patience.count()));
+  // Its words come before those of who watches MPI.
+  set_variable("SHARDPROOF_PMI_PATIENCE_MS", std::to_string(patience.count() * 3 / 4));
 }
 
-MpiBootstrap::~MpiBootstrap() = default;
+MpiBootstrap::~MpiBootstrap() { remove_files(); }
+
+void MpiBootstrap::remove_files() const {
+  std::error_code problem;
+  std::filesystem::remove_all(folder_, problem);
+}
 
 }  // namespace shardproof

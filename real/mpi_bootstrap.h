@@ -25,7 +25,11 @@ class MpiBootstrap {
   MpiBootstrap(const MpiBootstrap&) = delete;
   MpiBootstrap& operator=(const MpiBootstrap&) = delete;
 
+  // What MPI keeps in files goes with its folder, also where MPI does not come to its own end.
+  void remove_files() const;
+
  private:
+  std::string folder_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
 };
 

@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "real/store.h"
@@ -29,6 +31,7 @@ struct World {
   std::vector<int> local_ranks;
   std::chrono::milliseconds patience{0};
   std::unique_ptr<shardproof::Store> store;
+  bool has_failed = false;  // a call of ours: another rank is the cause
 };
 
 World& world() {
@@ -60,6 +63,7 @@ int guarded(const Call& call) {
   } catch (const std::exception& error) {
     const std::string line = "shardproof: while MPI started or ended: " + std::string(error.what()) + "\n";
     (void)!::write(STDERR_FILENO, line.data(), line.size());
+    world().has_failed = true;
     return kFailure;
   }
 }
@@ -116,8 +120,13 @@ int PMI_Barrier() {
   });
 }
 
-// The other ranks learn of it from their own store.
-int PMI_Abort(int status, const char*) { ::_exit(status); }
+// The other ranks learn of it when they wait for this one. MPI gives its own status to a failure that it had from here.
+int PMI_Abort(int status, const char*) {
+  constexpr int kPeerFailed = 4;
+  std::error_code problem;
+  if (const char* const folder = std::getenv("SHARDPROOF_PMI_FOLDER")) std::filesystem::remove_all(folder, problem);
+  ::_exit(world().has_failed ? kPeerFailed : status);
+}
 
 int PMI_KVS_Get_my_name(char* name, int bytes) { return give_text(name, bytes, "shardproof"); }
 int PMI_KVS_Get_name_length_max(int* length) { return give(length, kMaxNameBytes); }

@@ -27,15 +27,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string list_text(const std::set<int>& ranks) {
+// "rank 2" or "ranks 2, 3", with a verb that fits.
+std::string list_text(const std::set<int>& ranks, std::string_view verb = "", std::string_view plural_verb = "") {
   constexpr std::size_t kMost = 8;
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   std::size_t shown = 0;
   for (const int rank : ranks) {
-    if (shown++ == kMost) return text + fmt::format(" and {} more", ranks.size() - kMost);
+    if (shown++ == kMost) {
+      text += fmt::format(" and {} more", ranks.size() - kMost);
+      break;
+    }
     text += fmt::format("{}{}", shown == 1 ? " " : ", ", rank);
   }
-  return text;
+  return text + std::string(ranks.size() == 1 ? verb : plural_verb);
 }
 
 std::optional<std::int64_t> integer_in(const std::string& text) {
@@ -349,20 +353,40 @@ class StoreServer::Loop {
     std::string why;
     for (const auto& [rank, text] : absent_) why += (why.empty() ? "" : "; ") + text;
     why.resize(std::min<std::size_t>(why.size(), 2000));
-    for (Peer& peer : peers_) {
-      if (!peer.waiting || peer.waiting->call != StoreCall::barrier) continue;
-      reply(peer, {StoreAnswer::refused, 0, why});
-      peer.waiting.reset();
+    std::set<std::string> barriers;
+    for (const Peer& peer : peers_) {
+      if (peer.waiting && peer.waiting->call == StoreCall::barrier) barriers.insert(peer.waiting->key);
+    }
+    for (const std::string& barrier : barriers) {
+      std::set<int> missing = missing_in(barrier);
+      for (const auto& [rank, text] : absent_) missing.erase(rank);
+      const std::string others =
+          missing.empty() ? "" : fmt::format("; {} not come yet", list_text(missing, " has", " have"));
+      answer_barrier(barrier, {StoreAnswer::refused, 0, why + others});
     }
   }
 
-  std::string missing_in(const std::string& barrier) const {
+  std::set<int> missing_in(const std::string& barrier) const {
     const std::set<int> here = ranks_in(barrier);
     std::set<int> missing;
     for (int rank = 0; rank < settings_.world_size; ++rank) {
       if (!here.contains(rank)) missing.insert(rank);
     }
-    return fmt::format("{} of {} did not come", list_text(missing), settings_.world_size);
+    return missing;
+  }
+
+  // Once one of them gives up, a barrier is over for all who wait: they learn for whom.
+  void give_up(Peer& peer) {
+    const StoreRequest request = *peer.waiting;
+    const std::string missing =
+        request.call != StoreCall::barrier
+            ? "nobody set it"
+            : fmt::format("{} of {} did not come", list_text(missing_in(request.key)), settings_.world_size);
+    peer.waiting.reset();
+    reply(peer, {StoreAnswer::timed_out, 0, missing});
+    if (request.call != StoreCall::barrier) return;
+    const std::string words = fmt::format("{} before rank {} gave up", missing, *peer.rank);
+    answer_barrier(request.key, {StoreAnswer::refused, 0, words});
   }
 
   void look_at_the_time() {
@@ -373,10 +397,7 @@ class StoreServer::Loop {
         peer.is_gone = true;  // said no hello, or does not take what it was told
         continue;
       }
-      const StoreRequest& request = *peer.waiting;
-      reply(peer, {StoreAnswer::timed_out, 0,
-                   request.call == StoreCall::barrier ? missing_in(request.key) : std::string("nobody set it")});
-      peer.waiting.reset();
+      give_up(peer);
     }
   }
 

@@ -160,13 +160,23 @@ TEST(Store, NamesTheKeyThatNobodySetAndTheRanksThatDidNotCome) {
   store.set("usable", "yes", kPatience);  // the connection is not lost by that
 }
 
+TEST(Store, EndsABarrierForAllWhenOneGivesUp) {
+  const Running running(3);
+  Store first = running.store(0, 3), second = running.store(1, 3);
+  std::thread impatient([&] { failure_of([&] { second.barrier("start", milliseconds(300)); }); });
+  EXPECT_THAT(failure_of([&] { first.barrier("start", kPatience); }),
+              HasSubstr("barrier 'start': rank 2 of 3 did not come before rank 1 gave up"));
+  impatient.join();
+}
+
 TEST(Store, TellsABarrierAtOnceThatARankHasLeft) {
   const Running running(3);
   Store first = running.store(0, 3);
   {
     Store third = running.store(2, 3);
   }
-  EXPECT_THAT(failure_of([&] { first.barrier("end", kPatience); }), HasSubstr("barrier 'end': rank 2 has left"));
+  EXPECT_THAT(failure_of([&] { first.barrier("end", kPatience); }),
+              HasSubstr("barrier 'end': rank 2 has left; rank 1 has not come yet"));
   Store again = running.store(2, 3);
   EXPECT_THAT(failure_of([&] { first.barrier("end", kShort); }), HasSubstr("ranks 1, 2 of 3 did not come"));
 }
