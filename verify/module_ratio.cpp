@@ -210,7 +210,11 @@ class RankRun final : public ModuleWatch {
     const std::vector<double> numbers = ops::to_doubles(tensor);
     const Places* best = nullptr;
     Largest least{.error = kInfinity};
+    // Of its output the whole model must return all.
+    const bool is_cut = entry.value.module.empty() && !(entry.shape == tensor.shape());
+    if (is_cut) keep(entry, tensor.shape(), least, allowed);
     for (const Places& places : found->second) {
+      if (is_cut) break;
       const Largest largest = largest_error(numbers, entry.numbers, places);
       if (best != nullptr && largest.error >= least.error) continue;
       best = &places;

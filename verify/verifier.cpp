@@ -11,6 +11,7 @@
 #include "parallel/context_parallel.h"
 #include "reference/compare.h"
 #include "reference/eigen_device.h"
+#include "verify/extreme_check.h"
 #include "verify/judging.h"
 
 namespace shardproof {
@@ -355,6 +356,27 @@ void Verifier::judge_modules(const std::string& case_name, const ParallelConfig&
   }
 }
 
+void Verifier::judge_extremes(const ParallelConfig& config, const ParallelRun& run, VerificationResult& result) {
+  const ParallelRunOptions options{.config = config,
+                                   .gather_form = first_form(options_.gather),
+                                   .schedule_seed = options_.schedule_seed,
+                                   .workers = options_.workers};
+  ExtremeResult extremes = check_extremes(run, options, options_.dtype, *device_);
+  result.extremes_checked = extremes.problems;
+  result.not_checked.insert(result.not_checked.end(), extremes.not_checked.begin(), extremes.not_checked.end());
+  if (extremes.problems == 0 && extremes.not_checked.empty()) {
+    result.not_checked.push_back(
+        fmt::format("extreme inputs: attention exchanges nothing in mode {}", mode_name(config)));
+  }
+  if (extremes.differences.empty()) return;
+  for (const std::string& difference : extremes.differences) {
+    result.diagnosis.push_back("extreme inputs: " + difference);
+  }
+  if (result.verdict == Verdict::different) return;
+  result.verdict = Verdict::different;
+  result.reason = "with extreme inputs: " + extremes.differences.front();
+}
+
 void Verifier::judge_sixteen_bits(const std::string& case_name, const ParallelConfig& config,
                                   const ParallelPlans& plans, Passed passed, VerificationResult& result) {
   if (result.verdict != Verdict::rounding_equivalent) return;
@@ -409,9 +431,9 @@ VerificationResult Verifier::verify(const std::string& case_name, const Parallel
     }
     if (tp_degree > 1 && result.verdict != Verdict::different) check_other_orders(case_name, config, plans, result);
     const bool is_judged = result.verdict == Verdict::rounding_equivalent || result.verdict == Verdict::different;
-    if (options_.modules && options_.dtype != kFloat64 && is_judged) {
-      judge_modules(case_name, config, plans, first, result);
-    }
+    const bool is_narrow = options_.dtype != kFloat64 && is_judged;
+    if (options_.modules && is_narrow) judge_modules(case_name, config, plans, first, result);
+    if (options_.extremes && is_narrow) judge_extremes(config, first, result);
     if (is_sixteen_bit(options_.dtype)) judge_sixteen_bits(case_name, config, plans, passed, result);
   }
   result.seconds = seconds_since(start);

@@ -100,6 +100,7 @@ class Verifier {
   void judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result);
   void judge_modules(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
                      const ParallelRun& run, VerificationResult& result);
+  void judge_extremes(const ParallelConfig& config, const ParallelRun& run, VerificationResult& result);
   // What a 16-bit type is verified by besides.
   void judge_sixteen_bits(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,
                           Passed passed, VerificationResult& result);

@@ -150,6 +150,44 @@ class RoundingTier final : public Tier {
   Benches benches_;
 };
 
+// Every module by itself, in float32 and in bfloat16: outputs of the whole model are among them, but errors that have
+// compounded are not.
+class ModulesTier final : public Tier {
+ public:
+  explicit ModulesTier(std::uint64_t seed)
+      : float32_({.dtype = kFloat32, .device = DeviceChoice::cpu, .seed = seed, .schedule_seed = seed}),
+        bfloat16_({.dtype = kBFloat16, .device = DeviceChoice::cpu, .seed = seed, .schedule_seed = seed}) {}
+  std::string_view name() const override { return "modules"; }
+
+  Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
+    Judgement judgement;
+    for (Benches* benches : {&float32_, &bfloat16_}) {
+      judgement = judged_by(benches->verifier_of(scenario.model), scenario, plans);
+      if (judgement.end != Judgement::End::passed) break;
+    }
+    return judgement;
+  }
+
+ private:
+  static Judgement judged_by(Verifier& verifier, const Scenario& scenario, const ParallelPlans& plans) {
+    try {
+      const ParallelRun run = verifier.run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
+      if (run.end == RunEnd::refused) return {Judgement::End::refused, run.reason};
+      if (run.end == RunEnd::failed) return judged(Judgement::End::stopped, run.reason);
+      std::string obstacle;
+      const ModuleCheck check = verifier.module_ratios(scenario.case_name, scenario.config, plans, run, obstacle);
+      if (!obstacle.empty()) return {Judgement::End::not_checked, obstacle};
+      if (!check.wrong.empty()) return judged(Judgement::End::differs, module_ratio_text(check.wrong.front()));
+      if (!check.failure.empty()) return judged(Judgement::End::stopped, check.failure);
+      return {Judgement::End::passed, {}};
+    } catch (const std::exception& error) {
+      return judged(Judgement::End::stopped, error.what());
+    }
+  }
+
+  Benches float32_, bfloat16_;
+};
+
 }  // namespace
 
 std::string_view end_word(Judgement::End end) {
@@ -178,6 +216,7 @@ std::vector<std::unique_ptr<Tier>> make_tiers(std::uint64_t seed) {
   tiers.push_back(std::make_unique<ExactTier>(seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat64, DeviceChoice::reference, seed));
   tiers.push_back(std::make_unique<RoundingTier>(kFloat32, DeviceChoice::cpu, seed));
+  tiers.push_back(std::make_unique<ModulesTier>(seed));
   return tiers;
 }
 

@@ -31,7 +31,7 @@ std::string_view end_word(Judgement::End end);
 class Tier {
  public:
   virtual ~Tier() = default;
-  // "structure", "bits", "exact", "float64", "float32".
+  // "structure", "bits", "exact", "float64", "float32", "modules".
   virtual std::string_view name() const = 0;
   virtual Judgement judge(const Scenario& scenario, const ParallelPlans& plans) = 0;
 };

@@ -20,6 +20,7 @@
 #include "tests/zoo/switch.h"
 #include "tests/zoo/tiers.h"
 #include "tests/zoo/usual_test.h"
+#include "verify/verifier.h"
 
 namespace shardproof::zoo {
 namespace {
@@ -96,6 +97,67 @@ TEST(Zoo, KillsAFaultThatShowsOnThreeRanksOnly) {
     EXPECT_THAT(tier.smallest, HasSubstr("ring=3")) << tier.tier;
   }
   EXPECT_FALSE(score.usual) << "the usual test has two ranks";
+}
+
+// Log-sum-exps that stay behind are off end to end by 2 to 16 times what the dense run is, where a lost key is by 15 to
+// 40; in the module behind the attention they are by 26 to 176.
+TEST(Modules, ShowInBfloat16WhatTheWholeModelDrowns) {
+  const ParallelConfig config{.context_parallel_config =
+                                  ContextParallelConfig{.ring_degree = 3, .ring_anything = true}};
+  for (const char* model : {"flux", "wan"}) {
+    Subject subject = Subject::of_model(model_named(model), 0);
+    Verifier verifier(subject, {.dtype = kBFloat16, .device = DeviceChoice::cpu, .extremes = false});
+    for (const char* fault : {"LSE_NOT_UPDATED", "LSE_MAX"}) {
+      const FaultSwitch on(fault);
+      const VerificationResult result = verifier.verify("shortest", config, healthy_plans(model), Passed::exact);
+      ASSERT_TRUE(result.figure && result.modules && result.modules->worst) << fault << ": " << result.reason;
+      EXPECT_LT(*result.figure, kRatioLimit) << model << ' ' << fault;
+      EXPECT_GT(result.modules->worst->ratio, kRatioLimit) << model << ' ' << fault;
+      EXPECT_EQ(result.verdict, Verdict::different) << model << ' ' << fault;
+      EXPECT_THAT(result.reason, HasSubstr("modules are off by more than 16 times")) << model << ' ' << fault;
+      EXPECT_THAT(result.modules->worst->module, HasSubstr("attn")) << model << ' ' << fault;
+    }
+  }
+}
+
+// In the type of the fault itself they are rounding like any other.
+TEST(Modules, ShowInFloat32WhatIsRoundedToSixteenBits) {
+  const auto tiers = make_tiers(0);
+  const auto modules = std::ranges::find(tiers, "modules", [](const auto& tier) { return tier->name(); });
+  ASSERT_NE(modules, tiers.end());
+  const Scenario ring{
+      "flux", "shortest", {.context_parallel_config = ContextParallelConfig{.ring_degree = 3, .ring_anything = true}}};
+  const Scenario tensor{"flux", "shortest", {.tensor_parallel_config = TensorParallelConfig{.tp_degree = 2}}};
+  for (const auto& [fault, scenario] : std::vector<std::pair<const char*, const Scenario&>>{
+           {"BF16_MERGE", ring}, {"FP16_MERGE", ring}, {"BF16_ACC", ring}, {"TP_BF16_AR", tensor}}) {
+    const FaultSwitch on(fault);
+    const Judgement judgement = (*modules)->judge(scenario, healthy_plans("flux"));
+    EXPECT_EQ(judgement.end, Judgement::End::differs) << fault << ": " << judgement.reason;
+    EXPECT_THAT(judgement.reason, HasSubstr(" of module '")) << fault;
+  }
+}
+
+TEST(ExtremeInputs, ShowWhatOrdinaryOnesLeaveAlone) {
+  const ParallelConfig config{.context_parallel_config =
+                                  ContextParallelConfig{.ring_degree = 3, .ring_anything = true}};
+  Subject subject = Subject::of_model(model_named("layer"), 0);
+  Verifier verifier(subject, {.dtype = kFloat32, .device = DeviceChoice::cpu});
+  const std::vector<std::pair<const char*, const char*>> faults{
+      {"NO_MAX_SUB", "logits of 150 either way: attention of q [2, 3, 5, 4] and k [2, 3, 5, 4] on a rank: rank "},
+      {"MASKED_NAN", "the keys of each rank in turn masked by -inf: attention of q "}};
+  for (const auto& [fault, words] : faults) {
+    const FaultSwitch on(fault);
+    const VerificationResult result = verifier.verify("other_length", config, healthy_plans("layer"));
+    EXPECT_EQ(result.verdict, Verdict::different) << fault;
+    EXPECT_LE(*result.figure, kRatioLimit) << fault;
+    EXPECT_THAT(result.reason, HasSubstr(std::string("with extreme inputs: ") + words)) << fault;
+    EXPECT_THAT(result.reason, HasSubstr("off by inf times the error of the dense run, of which 16 are allowed"));
+    EXPECT_THAT(result.diagnosis.front(), HasSubstr(std::string("extreme inputs: ") + words)) << fault;
+  }
+  // That merge takes a difference of outputs besides, which leaves the digits of the large one behind.
+  const FaultSwitch on("MASKED_NAN");
+  EXPECT_THAT(verifier.verify("other_length", config, healthy_plans("layer")).diagnosis,
+              testing::Contains(HasSubstr("values of 1e+06 with weight e^-40 on each rank in turn: ")));
 }
 
 TEST(Zoo, CountsARunThatStopsAsKilled) {
