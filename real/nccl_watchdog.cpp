@@ -131,12 +131,14 @@ std::vector<LateRank> Context::late_ranks(const FlightEntry& entry, std::span<co
     const GroupProgress progress = progress_in(progress_of(now), entry.group);
     const bool is_silent = now.empty() || now == first[i];
     if (progress.call >= entry.call && !is_silent) continue;
-    std::string reason = progress.call >= entry.call ? "has made this call"
-                         : progress.call == 0
-                             ? "has made no call in this group"
-                             : fmt::format("has last made call {} of this group, {}", progress.call, progress.text);
-    if (is_silent) reason += ", and gives no sign of life";
-    late.push_back({.rank = members[i], .reason = std::move(reason)});
+    const std::string made =
+        progress.call == 0
+            ? std::string("no call in this group")
+            : fmt::format("call {} of this group{}", progress.call,
+                          progress.call >= entry.call ? std::string() : fmt::format(", {}", progress.text));
+    late.push_back({.rank = members[i],
+                    .reason = is_silent ? fmt::format("gives no sign of life; when it last did, it had made {}", made)
+                                        : fmt::format("has last made {}", made)});
   }
   return late;
 }

@@ -216,6 +216,13 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* target, const void* source, size_t b
   return cudaSuccess;
 }
 
+// In the order of the default stream; host memory may be any.
+cudaError_t CUDARTAPI cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcpyKind) {
+  cudaStreamSynchronize(nullptr);
+  std::memcpy(target, source, bytes);
+  return cudaSuccess;
+}
+
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   if (!check_stream(stream, "cudaLaunchHostFunc")) return cudaErrorInvalidValue;
   stream_of(stream).add([=] { function(data); });

@@ -10,10 +10,10 @@
 #include "core/error.h"
 #include "real/nccl_communicator.h"
 #include "reference/eigen_device.h"
-#include "tests/fake_nccl/device_memory.h"
 #include "tests/fake_nccl/fabric.h"
 #include "tests/fake_nccl/forked_ranks.h"
 #include "tests/fake_nccl/shared_store.h"
+#include "tests/real/cuda_memory.h"
 #include "tests/support/communicator_conformance.h"
 
 namespace shardproof::test {
@@ -50,7 +50,7 @@ void keep_laws_on_host(int rank, int ranks) {
 }
 
 void keep_laws_on_device(int rank, int ranks) {
-  const std::unique_ptr<Device> memory = fake_nccl::make_device_memory();
+  const std::unique_ptr<Device> memory = make_cuda_memory();
   ConformanceTools tools;
   tools.device = memory.get();
   keep_laws(rank, ranks, tools, "device memory", Gather::always_broadcast);
