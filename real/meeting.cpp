@@ -31,7 +31,9 @@ Meeting::Meeting(const Launch& launch, std::uint64_t configuration, std::chrono:
                    "{} ({}) does not say where rank 0 can be met; expected --address HOST:PORT or the environment "
                    "variable SHARDPROOF_ADDRESS",
                    launch.source, launch.claim);
-  if (!launch.address.is_known() || launch.source == "SLURM") return;
+  // What a launcher that MPI knows started agrees over MPI itself, unless somebody named a place.
+  const bool is_named = launch.address.ports.size() == 1;
+  if (launch.has_mpi_launcher && !is_named) return;
   if (launch.rank == 0) open_store(launch, configuration);
   const StoreAddress address =
       server_ ? StoreAddress{launch.address.host, {server_->port()}} : launch.address;  // it knows where it is

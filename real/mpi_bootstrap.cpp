@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -20,20 +21,21 @@
 namespace shardproof {
 namespace {
 
-// Beside the program, as a build has it, or where it is installed.
+// Beside the program, as a build has it, or where it is installed; unless a variable says another place.
 std::string library_path() {
   namespace fs = std::filesystem;
   constexpr const char* kName = "libshardproof_pmi.so";
-  if (const char* const told = std::getenv("SHARDPROOF_PMI_LIBRARY")) return told;
   std::error_code problem;
   const fs::path folder = fs::read_symlink("/proc/self/exe", problem).parent_path();
-  for (const fs::path& place : {folder / kName, folder.parent_path() / SHARDPROOF_LIBRARY_FOLDER / kName}) {
+  std::vector<fs::path> places{folder / kName, folder.parent_path() / SHARDPROOF_LIBRARY_FOLDER / kName};
+  if (const char* const told = std::getenv("SHARDPROOF_PMI_LIBRARY")) places = {told};
+  for (const fs::path& place : places) {
     if (fs::exists(place, problem)) return place.string();
   }
   fail(ErrorKind::file_error,
-       "'{}' is missing; expected it beside the program, or under SHARDPROOF_PMI_LIBRARY: without it, MPI can only be "
-       "started by mpirun",
-       printable((folder / kName).string(), 1000));
+       "'{}' is missing; expected it beside the program, or where SHARDPROOF_PMI_LIBRARY says: without it, only mpirun "
+       "can start ranks of MPI",
+       printable(places.front().string(), 1000));
 }
 
 // Equal for processes of one machine.

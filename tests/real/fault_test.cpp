@@ -291,6 +291,39 @@ TEST(FaultsOfARun, NameWhatNobodySaid) {
                         "0 can be met; expected --address HOST:PORT"));
 }
 
+TEST(FaultsOfARun, NameTheLibraryThatIsMissing) {
+  Ranks ranks(2);
+  for (int rank = 0; rank < 2; ++rank) ranks.start(run(), {"SHARDPROOF_PMI_LIBRARY=/no such file"});
+  const Ended first = ranks.wait(0);
+  EXPECT_EQ(first.status, 2);
+  EXPECT_THAT(first.error, HasSubstr("'/no such file' is missing; expected it beside the program"));
+}
+
+// Rank 1 is killed before the run begins; `launch` ends the other, which waits for it.
+TEST(FaultsOfARun, EndUnderLaunchWhenARankIsKilled) {
+  Ranks ranks(1);
+  std::string line;
+  for (const std::string& word : run({}, "60")) line += " '" + word + "'";
+  ranks.start({SHARDPROOF_PROGRAM, "launch", "-n", "2", "--", "sh", "-c",
+               "if [ $SHARDPROOF_RANK = 1 ]; then sleep 0.2; kill -9 $$; fi; exec" + line});
+  const Ended ended = ranks.wait(0);
+  EXPECT_EQ(ended.status, 4);
+  EXPECT_THAT(ended.error, HasSubstr("launch: rank 1 was killed by signal 9 (Killed); the others were ended"));
+  EXPECT_THAT(ranks.left_behind(), IsEmpty());
+}
+
+// The place of meeting may be named under mpirun, too.
+TEST(FaultsOfARun, AreNoneUnderMpirunWithAStore) {
+  Ranks ranks(1);
+  ranks.start({"/bin/sh", "-c",
+               fmt::format("env -u SHARDPROOF_RANK -u SHARDPROOF_WORLD_SIZE OMPI_ALLOW_RUN_AS_ROOT=1 "
+                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} --oversubscribe -n 2 {} run flux --backend mpi "
+                           "--ring-degree 2 --case even --timeout 60",
+                           SHARDPROOF_MPIRUN, SHARDPROOF_PROGRAM)});
+  const Ended ended = ranks.wait(0);
+  EXPECT_EQ(ended.status, 0) << ended.error;
+}
+
 // The variables of torchrun, as it sets them; torchrun itself is run where it can be installed.
 TEST(FaultsOfARun, AreNoneUnderTheVariablesOfTorchrun) {
   Ranks ranks(2);
