@@ -60,23 +60,14 @@ class RealRun {
   // Collective. The result counts on rank 0 only. What goes wrong on rank 0 ends the run on every rank.
   VerificationResult run(const std::string& case_name) {
     VerificationResult result;
-    std::exception_ptr problem;
-    if (is_first()) {
-      try {
-        result = verifier_.verify(case_name, config(), request_.plans);
-      } catch (...) {
-        problem = std::current_exception();
-      }
-    }
-    const bool may_go_on = agreed_on_rank_0(is_verified(result.verdict) && !problem);
-    if (problem) std::rethrow_exception(problem);
-    if (!may_go_on) return result;
+    on_rank_0([&] { result = verifier_.verify(case_name, config(), request_.plans); });
+    if (!agreed_on_rank_0(is_verified(result.verdict))) return result;
     const Clock::time_point start = Clock::now();
     const std::int64_t own = hash_of(forward(case_name));
     const std::vector<std::int64_t> hashes =
         collectives::all_gather_numbers(world_, std::span(&own, 1), "run: hashes of the outputs");
     result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (is_first()) compare_with_simulation(case_name, hashes, result);
+    on_rank_0([&] { compare_with_simulation(case_name, hashes, result); });
     return result;
   }
 
@@ -87,8 +78,23 @@ class RealRun {
 
   bool agreed_on_rank_0(bool own) {
     const std::int64_t number = own ? 1 : 0;
-    return collectives::all_gather_numbers(world_, std::span(&number, 1), "run: verdict of the simulation").front() ==
-           1;
+    return collectives::all_gather_numbers(world_, std::span(&number, 1), "run: what rank 0 found").front() == 1;
+  }
+
+  // Collective. Rank 0 does it alone; if it fails, all ranks end.
+  template <class Work>
+  void on_rank_0(const Work& work) {
+    std::exception_ptr problem;
+    if (is_first()) {
+      try {
+        work();
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    }
+    const bool is_well = agreed_on_rank_0(!problem);
+    if (problem) std::rethrow_exception(problem);
+    SHARDPROOF_CHECK(is_well, state_error, "rank 0 of {} could not go on; it says why", world_.size());
   }
 
   Outputs forward(const std::string& case_name) {
@@ -249,6 +255,10 @@ CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
     CommandOutcome silent{.report = {}, .messages = {}};
     silent.is_silent = true;
     return silent;
+  } catch (const std::exception& error) {
+    // Others may wait for this rank, and nobody knows where.
+    say_on_rank(world->rank(), world->size(), fmt::format("internal error: {}", error.what()));
+    session.abort(kInternalError);
   }
 }
 

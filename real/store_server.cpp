@@ -227,8 +227,9 @@ class StoreServer::Loop {
     const int rank = static_cast<int>(hello.rank);
     if (!objection.empty()) {
       dismiss(peer, StoreAnswer::refused, objection);
-      // A second process of a rank does not make the first one absent.
-      if (!present_.contains(rank)) {
+      // A second process of a rank does not make the first one absent, and nobody waits for one that is none of ours.
+      const bool is_waited_for = static_cast<std::int64_t>(hello.rank) < settings_.world_size;
+      if (is_waited_for && !present_.contains(rank)) {
         absent_[rank] = fmt::format("rank {} was refused: {}", rank, objection);
         fail_barriers();
       }

@@ -291,6 +291,22 @@ TEST(FaultsOfARun, NameWhatNobodySaid) {
                         "0 can be met; expected --address HOST:PORT"));
 }
 
+// What rank 0 alone looks at is wrong in the first of two cases: nobody waits for it in the second.
+TEST(FaultsOfARun, EndOnAllRanksWhenRankZeroCannotGoOn) {
+  Ranks ranks(2);
+  const TemporaryFolder exports;
+  std::filesystem::copy(SHARDPROOF_SOURCE_DIR "/tests/data/goldens/flux/tiny", exports / "export");
+  std::filesystem::remove(exports / "export/base.inputs.safetensors");
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.start({SHARDPROOF_PROGRAM, "run", exports / "export", "--backend", "mpi", "--ulysses-degree", "2"});
+  }
+  const Ended first = ranks.wait(0), second = ranks.wait(1);
+  EXPECT_EQ(first.status, 2);
+  EXPECT_THAT(first.error, HasSubstr("base.inputs.safetensors"));
+  EXPECT_EQ(second.status, 0);
+  EXPECT_EQ(second.error, "");
+}
+
 TEST(FaultsOfARun, NameTheLibraryThatIsMissing) {
   Ranks ranks(2);
   for (int rank = 0; rank < 2; ++rank) ranks.start(run(), {"SHARDPROOF_PMI_LIBRARY=/no such file"});

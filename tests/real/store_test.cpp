@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "real/peer_failure.h"
 #include "real/store_server.h"
 #include "tests/support/thrown_error.h"
@@ -238,6 +239,10 @@ TEST(StoreHandshake, RefusesAnotherWorldSize) {
   const Running running;
   EXPECT_THAT(running.refusal(hello(1, 3)), HasSubstr("rank 1 was started as one of 3 ranks, rank 0 as one of 2"));
   EXPECT_THAT(running.refusal(hello(2, 2)), HasSubstr("rank 2 does not lie among 2 ranks"));
+  Store first = running.store(0), second = running.store(1);
+  std::thread other([&] { second.barrier("nobody waits for rank 2", kPatience); });
+  first.barrier("nobody waits for rank 2", kPatience);
+  other.join();
 }
 
 TEST(StoreHandshake, RefusesASecondProcessOfARankButNotOneThatComesBack) {
@@ -466,6 +471,31 @@ TEST(HostilePeers, CannotSayMoreThanTheirLengthsAllow) {
   EXPECT_EQ(answer_to(std::string(header).replace(0, 1, "\x09")), refused);                // call
   EXPECT_EQ(answer_to(std::string(header).replace(0, 1, std::string(1, '\0'))), refused);
   EXPECT_EQ(answer_to(std::string(header).replace(0, 1, "\x02")), refused);  // a get that brings a value
+  expect_useful(running);
+}
+
+// Sessions of a rank with some bytes changed, left out or doubled. Which ones follows from the number of the session.
+TEST(HostilePeers, CannotHarmWithAnyBytes) {
+  const Running running;
+  const std::string session = hello(1).encoded() +
+                              StoreRequest{.call = StoreCall::set, .key = "k", .value = "v"}.encoded() +
+                              StoreRequest{.call = StoreCall::add, .key = "n", .value = {}, .delta = 3}.encoded() +
+                              StoreRequest{.call = StoreCall::get, .key = "k", .value = {}}.encoded() +
+                              StoreRequest{.call = StoreCall::barrier, .key = "b", .value = {}}.encoded();
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const RandomStream random(i, "session");
+    const auto place = [&](std::uint64_t index, const std::string& text) {
+      return static_cast<std::size_t>(random.below(index, static_cast<std::int64_t>(text.size())));
+    };
+    std::string bytes = session;
+    bytes[place(0, bytes)] ^= static_cast<char>(1U << static_cast<unsigned>(random.below(1, 8)));
+    if (i % 3 == 1) bytes.erase(place(2, bytes), 1 + place(3, bytes) % 8);
+    if (i % 3 == 2) bytes.insert(place(4, bytes), bytes.substr(place(5, bytes), 9));
+    Stranger stranger(running.address);
+    stranger.say(bytes);
+    stranger.end_of_words();
+    EXPECT_LT(stranger.hear_all().size(), 1000U) << i;
+  }
   expect_useful(running);
 }
 
