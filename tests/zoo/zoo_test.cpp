@@ -99,8 +99,8 @@ TEST(Zoo, KillsAFaultThatShowsOnThreeRanksOnly) {
   EXPECT_FALSE(score.usual) << "the usual test has two ranks";
 }
 
-// Log-sum-exps that stay behind are off end to end by 3 to 16 times what the dense run is here, in the module behind the
-// attention by 40 to 176.
+// Log-sum-exps that stay behind are off end to end by 3 to 16 times what the dense run is here, in the module behind
+// the attention by 40 to 176.
 TEST(Modules, ShowInBfloat16WhatTheWholeModelDrowns) {
   const ParallelConfig config{.context_parallel_config =
                                   ContextParallelConfig{.ring_degree = 3, .ring_anything = true}};
