@@ -58,6 +58,7 @@ class Engine {
   bool all_wait() const;
   void execute_ready();
   void execute(Group& group);
+  void move(Call& call);
   void complete(Post& post);
   void share_numbers(const Call& call);
   void form_groups(const Call& call);
@@ -129,8 +130,12 @@ std::shared_ptr<Post> Engine::post(const RendezvousGroup& group, int member, Req
   post.request = std::move(request);
   post.split_name = std::move(split_name);
   check_alone(post);
-  poison_lines(post.request.receive);
-  post.checksum = checksum_of(post.request.send);
+  if (options_.mover != nullptr) {
+    post.ready = options_.mover->mark_ready(rank);
+  } else {
+    poison_lines(post.request.receive);
+    post.checksum = checksum_of(post.request.send);
+  }
   if (!post.request.send_rows.empty()) {
     std::int64_t offset = 0;
     post.send_offsets.reserve(post.request.send_rows.size());
@@ -156,6 +161,7 @@ void Engine::wait(Post& post) {
   const auto entry =
       std::find_if(rank.unwaited.begin(), rank.unwaited.end(), [&](const auto& other) { return other.get() == &post; });
   rank.unwaited.erase(entry);
+  if (options_.mover != nullptr) return options_.mover->follow(post.rank, *post.moved);
   // A rank that was blocked in this very wait has had no occasion since the data moved.
   if (!post.was_blocked_at_delivery) check_unchanged(post);
 }
@@ -254,7 +260,7 @@ void Engine::execute(Group& group) {
   for (int member = 0; member < group.size(); ++member) order_.push_back(member);
   for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[dice_.roll(i)]);
 
-  move_data(call);
+  move(call);
   const Operation operation = call.first->request.operation;
   if (operation == Operation::all_gather_numbers) share_numbers(call);
   if (operation == Operation::split) form_groups(call);
@@ -268,6 +274,14 @@ void Engine::execute(Group& group) {
   if (!options_.strict_order && !group.calls.empty() && group.calls.front().arrived == group.size()) {
     ready_.push_back(&group);
   }
+}
+
+void Engine::move(Call& call) {
+  if (options_.mover == nullptr) return move_data(call);
+  std::vector<std::shared_ptr<Mover::Mark>> ready;
+  for (const std::shared_ptr<Post>& post : call.posts) ready.push_back(post->ready);
+  const std::shared_ptr<Mover::Mark> moved = options_.mover->move(movements_of(call), ready);
+  for (const std::shared_ptr<Post>& post : call.posts) post->moved = moved;
 }
 
 void Engine::complete(Post& post) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,6 +27,34 @@ class Carrier {
   virtual void wake(int rank) = 0;
   // The rank on whose behalf the calling code runs; -1 for code of no rank of this run.
   virtual int calling_rank() const = 0;
+};
+
+// A part of what an operation moves, between two ranks or within one; they are world ranks.
+struct Movement {
+  int from = 0;
+  int to = 0;
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Moves data in memory that the host does not reach, in the order of queues of a device. The rendezvous then neither
+// poisons what is to be received nor checks that what is being sent stays as it is.
+class Mover {
+ public:
+  // A place in the work that a rank has given to its queue, or in what the mover has moved.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+  };
+  virtual ~Mover() = default;
+  // Called by the rank when it posts: its buffers are ready once what it has queued by now is done.
+  virtual std::shared_ptr<Mark> mark_ready(int rank) = 0;
+  // Called out of settle(): queues the movements of one operation behind the marks of its members.
+  virtual std::shared_ptr<Mark> move(std::span<const Movement> movements,
+                                     std::span<const std::shared_ptr<Mark>> ready) = 0;
+  // Called by the rank at the end of its wait: what it queues from now on comes after the movements.
+  virtual void follow(int rank, Mark& moved) = 0;
 };
 
 inline constexpr int kOperationCount = static_cast<int>(Operation::split) + 1;
@@ -68,6 +97,7 @@ struct RendezvousOptions {
   // holds within each group only.
   bool strict_order = true;
   bool record_deliveries = false;
+  Mover* mover = nullptr;  // null: buffers are host memory, whose bytes the rendezvous moves and checks
 };
 
 namespace rendezvous {

@@ -127,6 +127,49 @@ void move_data(const Call& call) {
   }
 }
 
+std::vector<Movement> movements_of(const Call& call) {
+  std::vector<Movement> movements;
+  const auto add = [&](const Post& sender, std::int64_t from, const Post& receiver, std::int64_t to,
+                       std::int64_t rows) {
+    const std::size_t bytes = row_bytes(receiver.request);
+    if (rows <= 0 || bytes == 0) return;
+    movements.push_back({.from = sender.rank,
+                         .to = receiver.rank,
+                         .source = sender.request.send.data() + static_cast<std::size_t>(from) * bytes,
+                         .target = receiver.request.receive.data() + static_cast<std::size_t>(to) * bytes,
+                         .bytes = static_cast<std::size_t>(rows) * bytes});
+  };
+  for (const std::shared_ptr<Post>& receiver : call.posts) {
+    const Request& request = receiver->request;
+    const std::int64_t all = rows_of(request.receive);
+    std::int64_t to = 0;
+    switch (request.operation) {
+      case Operation::all_gather:
+      case Operation::all_to_all:
+        for (const std::shared_ptr<Post>& sender : call.posts) {
+          const std::int64_t rows = request.receive_rows[static_cast<std::size_t>(sender->member)];
+          const bool is_gather = request.operation == Operation::all_gather;
+          add(*sender, is_gather ? 0 : offset_for(*sender, *receiver), *receiver, to, rows);
+          to += rows;
+        }
+        break;
+      case Operation::broadcast: add(post_of(call, request.root), 0, *receiver, 0, all); break;
+      case Operation::scatter: {
+        const Post& root = post_of(call, request.root);
+        add(root, offset_for(root, *receiver), *receiver, 0, all);
+        break;
+      }
+      case Operation::exchange:
+        if (request.from >= 0) add(post_of(call, request.from), 0, *receiver, 0, all);
+        break;
+      case Operation::barrier:
+      case Operation::all_gather_numbers:
+      case Operation::split: break;
+    }
+  }
+  return movements;
+}
+
 std::int64_t bytes_to_others(const Post& post) {
   const Request& request = post.request;
   std::int64_t rows = 0;

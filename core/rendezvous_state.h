@@ -29,6 +29,8 @@ struct Post {
   bool executed = false;
   bool was_blocked_at_delivery = false;
   bool waited = false;
+  std::shared_ptr<Mover::Mark> ready;  // with a mover
+  std::shared_ptr<Mover::Mark> moved;
   std::shared_ptr<const std::vector<std::int64_t>> numbers;
   const RendezvousGroup* new_group = nullptr;
   int new_member = -1;
@@ -102,6 +104,8 @@ void poison_lines(const Tensor& tensor);
 void check_unchanged(const Post& post);
 // Fills the receive buffers of all members of a complete call, from send buffers that are checked as above.
 void move_data(const Call& call);
+// What move_data() would move, for a mover.
+std::vector<Movement> movements_of(const Call& call);
 // What others receive of this member's data, in bytes.
 std::int64_t bytes_to_others(const Post& post);
 

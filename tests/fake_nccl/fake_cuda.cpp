@@ -8,9 +8,23 @@
 
 #include "tests/fake_nccl/fabric_body.h"
 
+// Each recording is a flag of its own: who waits for an event waits for its latest recording at that moment, whatever
+// becomes of the event later.
 struct CUevent_st {
-  std::atomic<std::uint64_t> recorded{0};
-  std::atomic<std::uint64_t> reached{0};
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+  Flag latest() {
+    const std::lock_guard lock(mutex);
+    return flag;
+  }
+  Flag renew() {
+    const std::lock_guard lock(mutex);
+    flag = std::make_shared<std::atomic<bool>>(false);
+    return flag;
+  }
+
+ private:
+  std::mutex mutex;
+  Flag flag = std::make_shared<std::atomic<bool>>(true);
 };
 
 namespace shardproof::fake_nccl {
@@ -261,10 +275,7 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event
   if (flags != 0 || !check_stream(stream, "cudaStreamWaitEvent") || !check_event(event, "cudaStreamWaitEvent")) {
     return cudaErrorInvalidValue;
   }
-  const std::uint64_t wanted = event->recorded;
-  stream_of(stream).add([=] {
-    for (std::uint64_t seen = event->reached; seen < wanted; seen = event->reached) event->reached.wait(seen);
-  });
+  stream_of(stream).add([flag = event->latest()] { flag->wait(false); });
   return cudaSuccess;
 }
 
@@ -287,17 +298,16 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!check_stream(stream, "cudaEventRecord") || !check_event(event, "cudaEventRecord")) return cudaErrorInvalidValue;
-  const std::uint64_t number = ++event->recorded;
-  stream_of(stream).add([=] {
-    event->reached = number;
-    event->reached.notify_all();
+  stream_of(stream).add([flag = event->renew()] {
+    *flag = true;
+    flag->notify_all();
   });
   return cudaSuccess;
 }
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
   if (!check_event(event, "cudaEventQuery")) return cudaErrorInvalidValue;
-  return event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+  return *event->latest() ? cudaSuccess : cudaErrorNotReady;
 }
 
 }  // extern "C"

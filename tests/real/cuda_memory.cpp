@@ -1,6 +1,7 @@
 #include "tests/real/cuda_memory.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -9,6 +10,8 @@
 
 namespace shardproof::test {
 namespace {
+
+thread_local cudaStream_t stream_of_thread = nullptr;
 
 void check(cudaError_t status, std::string_view call) {
   SHARDPROOF_CHECK(status == cudaSuccess, internal_error, "{}: {}", call, cudaGetErrorString(status));
@@ -20,10 +23,17 @@ std::byte* allocate(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+// Freed in the order of the stream of the thread that made it.
 class CudaStorage final : public Storage {
  public:
   CudaStorage(Device& device, std::size_t bytes) : Storage(device, allocate(bytes), bytes) {}
-  ~CudaStorage() override { cudaFree(data()); }
+  ~CudaStorage() override {
+    cudaStreamSynchronize(stream_);
+    cudaFree(data());
+  }
+
+ private:
+  cudaStream_t stream_ = stream_of_thread;
 };
 
 class CudaMemory final : public HostDevice {
@@ -33,6 +43,7 @@ class CudaMemory final : public HostDevice {
 
   // The same tensor in host memory.
   Tensor mirror(const Tensor& tensor) {
+    do_synchronize();
     const StoragePointer host = HostDevice::do_allocate(tensor.storage()->bytes());
     check(cudaMemcpy(host->data(), tensor.storage()->data(), host->bytes(), cudaMemcpyDefault), "cudaMemcpy");
     return {host, tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset()};
@@ -65,11 +76,29 @@ class CudaMemory final : public HostDevice {
     HostDevice::do_poison(host);
     write_back(dst, host);
   }
-  void do_synchronize() override { check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); }
+  void do_binary(BinaryOp op, const Tensor& dst, const Tensor& x, const Tensor& y) override {
+    if (dst.dtype() == kFloat64) return add<double>(op, dst, x, y);
+    if (dst.dtype() == kFloat32) return add<float>(op, dst, x, y);
+    HostDevice::do_binary(op, dst, x, y);
+  }
+  void do_synchronize() override { check(cudaStreamSynchronize(stream_of_thread), "cudaStreamSynchronize"); }
+
+  template <class T>
+  void add(BinaryOp op, const Tensor& dst, const Tensor& x, const Tensor& y) {
+    SHARDPROOF_CHECK(op == BinaryOp::add && dst.is_contiguous(), unsupported_error, "cuda memory: {} of {}",
+                     op_name(op), dst.text());
+    std::vector<T> left(static_cast<std::size_t>(dst.numel()));
+    std::vector<T> right(left.size());
+    do_download(std::as_writable_bytes(std::span(left)), x);
+    do_download(std::as_writable_bytes(std::span(right)), y);
+    for (std::size_t i = 0; i < left.size(); ++i) left[i] += right[i];
+    do_upload(dst, std::as_bytes(std::span(left)));
+  }
 };
 
 }  // namespace
 
+void compute_on(void* stream) { stream_of_thread = static_cast<cudaStream_t>(stream); }
 std::unique_ptr<Device> make_cuda_memory() { return std::make_unique<CudaMemory>(); }
 
 }  // namespace shardproof::test

@@ -1,5 +1,6 @@
-// A device whose tensors lie in memory of cudaMalloc: of a GPU, or of the fake CUDA runtime. It has no kernels. What it
-// does with tensors it does to copies of their memory on the host, slowly, in the order of CUDA's default stream.
+// A device whose tensors lie in memory of cudaMalloc: of a GPU, or of the fake CUDA runtime. It has no kernels: what it
+// does with tensors, of which it can add but not multiply, it does to copies of their memory on the host, slowly, after
+// everything that was queued on the stream of the calling thread.
 #pragma once
 
 #include <memory>
@@ -9,5 +10,7 @@
 namespace shardproof::test {
 
 std::unique_ptr<Device> make_cuda_memory();
+// The cudaStream_t on which the calling thread computes from now on; null, as at first, is the default one.
+void compute_on(void* stream);
 
 }  // namespace shardproof::test

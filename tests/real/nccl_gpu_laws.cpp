@@ -71,7 +71,7 @@ void keep_laws(const NcclSession& session) {
   check_laws(*world, tools, "host memory");
   const std::unique_ptr<Device> on_device = make_cuda_memory();
   tools.device = on_device.get();
-  tools.summing.clear();
+  tools.summing = {{on_device.get(), kFloat64}, {on_device.get(), kFloat32}};
   check_laws(*world, tools, "device memory");
   session.check();
 }

@@ -53,6 +53,7 @@ void keep_laws_on_device(int rank, int ranks) {
   const std::unique_ptr<Device> memory = make_cuda_memory();
   ConformanceTools tools;
   tools.device = memory.get();
+  tools.summing = {{memory.get(), kFloat64}, {memory.get(), kFloat32}};
   keep_laws(rank, ranks, tools, "device memory", Gather::always_broadcast);
 }
 

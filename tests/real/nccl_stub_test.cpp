@@ -1,8 +1,9 @@
-// The stand-in for the NCCL communicator, which is compiled into this program whatever the build has.
-// It must say how to get the real one.
+// The stand-ins for the NCCL communicator and for ranks that share a GPU, which are compiled into this program whatever
+// the build has. They must say how to get the real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "real/cuda_threads.h"
 #include "real/nccl_communicator.h"
 #include "tests/support/thrown_error.h"
 
@@ -17,6 +18,14 @@ TEST(NcclStub, SaysHowToBuildTheCommunicator) {
   EXPECT_EQ(error->kind, ErrorKind::unsupported_error);
   EXPECT_THAT(error->message, testing::AllOf(testing::HasSubstr("this build has no NCCL; run tools/setup_nccl.sh"),
                                              testing::HasSubstr("-DNCCL_ROOT=FOLDER")));
+}
+
+TEST(CudaThreadsStub, SaysHowToBuildThem) {
+  EXPECT_FALSE(cuda_threads_are_built());
+  const auto error = test::thrown_by([] { run_cuda_ranks({}, {}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind, ErrorKind::unsupported_error);
+  EXPECT_THAT(error->message, testing::HasSubstr("this build has no CUDA; run tools/setup_nccl.sh"));
 }
 
 }  // namespace
