@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -48,9 +50,9 @@ Largest largest_error(const std::vector<double>& actual, const std::vector<doubl
 // What a module is given instead of `given`.
 Tensor forced(const ModuleReference::Entry& entry, DType dtype, const Tensor& given, const Places& places) {
   std::vector<double> part;
-  for (const std::int64_t place : places) part.push_back(entry.numbers[static_cast<std::size_t>(place)]);
+  for (const std::int64_t place : places) part.push_back((*entry.numbers)[static_cast<std::size_t>(place)]);
   const DType first = entry.is_rounded ? dtype : given.dtype();
-  const std::span<const double> numbers = places.empty() ? std::span(entry.numbers) : std::span(part);
+  const std::span<const double> numbers = places.empty() ? std::span(*entry.numbers) : std::span<const double>(part);
   return ops::cast(ops::from_doubles(given.device(), numbers, given.shape(), first), given.dtype());
 }
 
@@ -74,12 +76,11 @@ class ModuleReference::Recorder final : public ModuleWatch {
     for (std::size_t i = 0; i < own.size(); ++i) {
       const Tensor& tensor = *typed[i].tensor;
       // Of a file that is in the type.
-      if (own[i].tensor->dtype() == tensor.dtype()) continue;
+      if (own[i].tensor->has_storage() && own[i].tensor->dtype() == tensor.dtype()) continue;
       std::vector<std::byte> bytes(tensor.bytes());
       tensor.device().download(bytes, tensor);
-      module.assign_parameter(own[i].name,
-                              std::make_shared<const Tensor>(device_.upload(bytes, tensor.shape(), tensor.dtype())),
-                              own[i].used_as);
+      module.assign_parameter(
+          own[i].name, std::make_shared<const Tensor>(device_.upload(bytes, tensor.shape(), tensor.dtype())), kFloat64);
     }
     open_.push_back(&module);
   }
@@ -94,31 +95,41 @@ class ModuleReference::Recorder final : public ModuleWatch {
     if (!is_floating(tensor)) return;
     // Coordinates stay on the host, in double, in every run.
     const bool is_rounded = &tensor.device() == &device_;
-    if (!value.module.empty()) keep(value, tensor, is_rounded, true);
+    if (!value.module.empty()) keep(value, tensor, is_rounded);
     if (is_rounded) tensor = ops::cast(ops::cast(tensor, reference_.dtype_), tensor.dtype());
   }
   void on_output(const WatchedValue& value, const Tensor& tensor) override {
-    if (is_floating(tensor)) keep(value, tensor, false, false);
+    if (is_floating(tensor)) keep(value, tensor, false);
   }
-  void keep(const WatchedValue& value, const Tensor& tensor, bool is_rounded, bool is_given) {
-    left_ -= tensor.numel() * static_cast<std::int64_t>(sizeof(double));
+  void keep(const WatchedValue& value, const Tensor& tensor, bool is_rounded) {
+    Entry entry{
+        .value = value, .shape = tensor.shape(), .numbers = shared(ops::to_doubles(tensor)), .is_rounded = is_rounded};
     if (left_ < 0) return;
-    Entry entry{.value = value,
-                .shape = tensor.shape(),
-                .numbers = ops::to_doubles(tensor),
-                .is_rounded = is_rounded,
-                .is_given = is_given};
-    for (const double number : entry.numbers) {
+    for (const double number : *entry.numbers) {
       if (std::isfinite(number)) entry.largest = std::max(entry.largest, std::abs(number));
     }
     reference_.index_[value.key()] = reference_.entries_.size();
     reference_.entries_.push_back(std::move(entry));
+  }
+  // What most modules are given is what another one returned.
+  std::shared_ptr<const std::vector<double>> shared(std::vector<double> numbers) {
+    const auto bytes = [](const std::vector<double>& x) {
+      return std::string_view(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(double));
+    };
+    auto& alike = kept_[std::hash<std::string_view>()(bytes(numbers))];
+    for (const auto& known : alike) {
+      if (bytes(*known) == bytes(numbers)) return known;
+    }
+    left_ -= static_cast<std::int64_t>(bytes(numbers).size());
+    alike.push_back(std::make_shared<const std::vector<double>>(std::move(numbers)));
+    return alike.back();
   }
 
   ModuleReference& reference_;
   Device& device_;
   std::int64_t left_;
   std::unordered_map<std::string, Module*> typed_;
+  std::unordered_map<std::size_t, std::vector<std::shared_ptr<const std::vector<double>>>> kept_;  // by hash
   std::vector<Module*> open_;                        // calls that have begun
   std::vector<std::vector<Module::Parameter>> own_;  // of each of them
 };
@@ -139,7 +150,7 @@ class ModuleReference::DenseRun final : public ModuleWatch {
     if (found == reference_.index_.end() || !is_floating(tensor)) return nullptr;
     Entry& entry = reference_.entries_[found->second];
     if (!(entry.shape == tensor.shape())) return nullptr;
-    entry.dense_error = largest_error(ops::to_doubles(tensor), entry.numbers, {}).error;
+    entry.dense_error = largest_error(ops::to_doubles(tensor), *entry.numbers, {}).error;
     entry.is_compared = true;
     if (!std::isfinite(entry.dense_error) && reference_.obstacle_.empty()) {
       reference_.obstacle_ =
@@ -215,7 +226,7 @@ class RankRun final : public ModuleWatch {
     if (is_cut) keep(entry, tensor.shape(), least, allowed);
     for (const Places& places : found->second) {
       if (is_cut) break;
-      const Largest largest = largest_error(numbers, entry.numbers, places);
+      const Largest largest = largest_error(numbers, *entry.numbers, places);
       if (best != nullptr && largest.error >= least.error) continue;
       best = &places;
       least = largest;

@@ -39,12 +39,12 @@ class ModuleReference {
   struct Entry {
     WatchedValue value;
     Shape shape;
-    std::vector<double> numbers;  // float64; of an argument, before it is rounded
-    double largest = 0.0;         // finite magnitude
+    // float64; of an argument, before it is rounded. Values that are handed on are shared.
+    std::shared_ptr<const std::vector<double>> numbers = {};
+    double largest = 0.0;  // finite magnitude
     double dense_error = 0.0;
     bool is_rounded = false;  // an argument on the compute device: goes on rounded to the type
     bool is_compared = false;
-    bool is_given = false;  // an argument
   };
 
   explicit ModuleReference(const ModuleReferenceInput& input);
