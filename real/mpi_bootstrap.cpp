@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -66,7 +67,8 @@ void set_variable(const char* name, const std::string& value) {
 
 }  // namespace
 
-MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::milliseconds patience) {
+MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::milliseconds patience)
+    : store_(store), patience_(patience) {
   const std::string library = library_path();
   if (launch.rank == 0) {
     StoreSettings settings;
@@ -100,7 +102,15 @@ MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::mill
   set_variable("SHARDPROOF_PMI_PATIENCE_MS", std::to_string(patience.count() * 3 / 4));
 }
 
-MpiBootstrap::~MpiBootstrap() { remove_files(); }
+MpiBootstrap::~MpiBootstrap() {
+  constexpr std::chrono::milliseconds kLongest{5000};
+  try {
+    store_.barrier("mpi/end", std::min(patience_, kLongest));
+  } catch (const Error&) {
+    // One that has failed does not come, and needs nothing any more.
+  }
+  remove_files();
+}
 
 void MpiBootstrap::remove_files() const {
   std::error_code problem;

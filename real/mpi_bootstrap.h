@@ -19,8 +19,9 @@ class StoreServer;
 class MpiBootstrap {
  public:
   // Called by all ranks; `store` is the one in which they met. Sets variables in the environment of this process.
-  // PeerFailure if a rank does not take part; file_error if the library is missing.
+  // PeerFailure if a rank does not take part; file_error if the library is missing. The store must outlive it.
   MpiBootstrap(const Launch& launch, Store& store, std::chrono::milliseconds patience);
+  // Waits a little until the others are through with MPI, too: they still need its files.
   ~MpiBootstrap();
   MpiBootstrap(const MpiBootstrap&) = delete;
   MpiBootstrap& operator=(const MpiBootstrap&) = delete;
@@ -29,6 +30,8 @@ class MpiBootstrap {
   void remove_files() const;
 
  private:
+  Store& store_;
+  std::chrono::milliseconds patience_;
   std::string folder_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
 };

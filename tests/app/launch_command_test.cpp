@@ -202,7 +202,8 @@ TEST(Launch, EndsAllWhenNobodyReadsItsOutput) {
   expect_all_ended(pids_in(folder.path()));
 }
 
-// Starts it, waits until both ranks and what they started run, and sends the launcher a signal.
+// Starts it, waits until both ranks and what they started run, and sends the launcher a signal. One that is killed
+// cannot remove the folder of the run, so the ranks do.
 int status_after(int signal, const fs::path& folder) {
   test::StartedProgram started(script({"-n", "2"},
                                       "sleep 600 & echo $! > child.$SHARDPROOF_RANK; echo $$ > "
