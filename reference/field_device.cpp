@@ -89,7 +89,7 @@ void combine(const Tensor& dst, const Tensor& x, const Tensor& y, const Function
 
 class FieldDeviceOfSeed final : public FieldDevice {
  public:
-  explicit FieldDeviceOfSeed(std::uint64_t seed) : functions_(seed) {}
+  FieldDeviceOfSeed(std::uint64_t seed, FieldCast cast) : functions_(seed), cast_(cast) {}
   std::int64_t zero_divisions() const override { return zero_divisions_.load(std::memory_order_relaxed); }
 
  private:
@@ -120,6 +120,7 @@ class FieldDeviceOfSeed final : public FieldDevice {
   }
 
   field::Functions functions_;
+  FieldCast cast_;
   std::atomic<std::int64_t> zero_divisions_{0};
 };
 
@@ -148,7 +149,11 @@ void FieldDeviceOfSeed::do_copy(const Tensor& dst, const Tensor& src) {
   if (to == types().wide) {
     return map<Wide, Value>(dst, src, [](const Value& x) { return is_poison(x) ? field::kPoisonWide : Wide{x.a}; });
   }
-  map<Value, Wide>(dst, src, [&](Wide x) { return is_poison(x) ? field::kPoisonValue : functions_.cast(x); });
+  map<Value, Wide>(dst, src, [&](Wide x) {
+    if (is_poison(x)) return field::kPoisonValue;
+    const Value hashed = functions_.cast(x);
+    return cast_ == FieldCast::hashed ? hashed : Value{x.a, hashed.b};
+  });
 }
 
 void FieldDeviceOfSeed::do_fill(const Tensor& dst, double value) {
@@ -283,9 +288,9 @@ DType field_dtype() { return types().value; }
 DType field_wide_dtype() { return types().wide; }
 DType field_log_dtype() { return types().log; }
 
-std::unique_ptr<FieldDevice> make_field_device(std::uint64_t seed) {
+std::unique_ptr<FieldDevice> make_field_device(std::uint64_t seed, FieldCast cast) {
   types();  // registered before the first tensor
-  return std::make_unique<FieldDeviceOfSeed>(seed);
+  return std::make_unique<FieldDeviceOfSeed>(seed, cast);
 }
 
 Tensor random_field_tensor(FieldDevice& device, std::uint64_t seed, std::string_view name, const Shape& shape) {

@@ -28,8 +28,14 @@ class FieldDevice : public HostDevice {
   virtual std::int64_t zero_divisions() const = 0;
 };
 
+// What the cast from the accumulator to a value does with the number.
+enum class FieldCast : std::uint8_t {
+  hashed,  // as rounding: an unknown function of it
+  kept,    // the first residue stays, so that what attention returns can be read; not for verdicts
+};
+
 // g and the salts of the hashes are functions of the seed.
-std::unique_ptr<FieldDevice> make_field_device(std::uint64_t seed);
+std::unique_ptr<FieldDevice> make_field_device(std::uint64_t seed, FieldCast cast = FieldCast::hashed);
 
 // Uniform residues, both parts independent, in "field"; a function of (seed, name, index).
 Tensor random_field_tensor(FieldDevice& device, std::uint64_t seed, std::string_view name, const Shape& shape);

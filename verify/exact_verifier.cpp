@@ -12,7 +12,9 @@
 #include "reference/compare.h"
 #include "reference/field_compare.h"
 #include "verify/bitwise_check.h"
+#include "verify/contributors.h"
 #include "verify/diagnosis.h"
+#include "verify/independent_faults.h"
 #include "verify/judging.h"
 #include "verify/structure_check.h"
 
@@ -245,7 +247,13 @@ void ExactVerifier::diagnose_difference(Draw& draw, const ParallelRun& run, cons
   if (diagnosis.found || diagnosis.compared > 0 || !diagnosis.ended.empty() || run.end == RunEnd::completed)
     result.diagnosis = diagnosis.lines();
   if (run.end != RunEnd::completed) return;
+  const IndependentFaults independent = independent_faults(
+      {.dense_tree = tree, .rank_tree = tree, .arguments = arguments, .plans = plans, .options = options}, run);
+  for (std::string& line : independent.lines()) result.diagnosis.push_back(std::move(line));
   constexpr std::size_t kShown = 3;
+  const std::vector<std::string> contributors = wrong_contributors(run, options);
+  for (std::size_t i = 0; i < std::min(kShown, contributors.size()); ++i)
+    result.diagnosis.push_back("weights: " + contributors[i]);
   const std::vector<std::string> moved = check_structure(run, options).differences;
   for (std::size_t i = 0; i < std::min(kShown, moved.size()); ++i) result.diagnosis.push_back("movement: " + moved[i]);
 }

@@ -17,6 +17,7 @@ class ModuleWatch::Outer final : public Hook {
   explicit Outer(ModuleWatch& watch) : watch_(watch) {}
   std::string_view class_name() const override { return "ModuleWatchHook"; }
   void pre_forward(Module& module, Arguments& arguments) override { watch_.see_arguments(module, arguments); }
+  void post_forward(Module& module, Outputs& outputs) override { watch_.see_returned(module, outputs); }
 
  private:
   ModuleWatch& watch_;
@@ -66,6 +67,15 @@ void ModuleWatch::see_arguments(Module& module, Arguments& arguments) {
       value.name = fmt::format("argument '{}.{}'", spec.name.text(), i);
       on_argument(value, (*list)[i]);
     }
+  }
+}
+
+void ModuleWatch::see_returned(Module& module, Outputs& outputs) {
+  WatchedValue value{module.path(), module.class_name(), calls_[module.path()], {}};
+  for (std::size_t i = 0; i < outputs.tensors.size(); ++i) {
+    if (!outputs.tensors[i].defined()) continue;
+    value.name = fmt::format("output {}", i);
+    on_return(value, outputs.tensors[i]);
   }
 }
 

@@ -33,8 +33,11 @@ class ModuleWatch : public ModuleObserver {
   class Root;
   virtual void on_argument(const WatchedValue& value, Tensor& tensor) = 0;
   virtual void on_output(const WatchedValue& value, const Tensor& tensor) = 0;
+  // The same before it reaches the caller, who may get another; not of the root of a tree with plans.
+  virtual void on_return(const WatchedValue&, Tensor&) {}
   virtual void on_begin(Module&) {}
   virtual void on_end(const Module&) {}
+  void see_returned(Module& module, Outputs& outputs);
   void see_arguments(Module& module, Arguments& arguments);
 
   std::unordered_map<std::string, int> calls_;  // by path

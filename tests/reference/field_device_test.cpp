@@ -226,6 +226,24 @@ TEST_F(FieldTest, ExponentialsTurnSumsIntoProducts) {
   EXPECT_EQ(bases.size(), 20U);
 }
 
+// What attention returns can then be read; whatever is made of it afterwards is another matter.
+TEST(FieldDevice, KeepsTheNumberInACastThatIsToBeRead) {
+  const std::unique_ptr<FieldDevice> kept = make_field_device(kSeed, FieldCast::kept);
+  const Tensor values = random_field_tensor(*kept, kSeed, "x", {5});
+  const std::vector<field::Value> before = field_elements(values);
+  const std::vector<field::Value> after =
+      field_elements(ops::cast(ops::cast(values, field_wide_dtype()), field_dtype()));
+  const std::unique_ptr<FieldDevice> hashed = make_field_device(kSeed);
+  const Tensor same = random_field_tensor(*hashed, kSeed, "x", {5});
+  const std::vector<field::Value> unknown =
+      field_elements(ops::cast(ops::cast(same, field_wide_dtype()), field_dtype()));
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_EQ(after[i].a, before[i].a);
+    EXPECT_NE(unknown[i].a, before[i].a);
+    EXPECT_EQ(after[i].b, unknown[i].b);
+  }
+}
+
 TEST_F(FieldTest, FunctionsDependOnOperationSeedAndNothingElse) {
   const Tensor x = random({100}, "x");
   const std::unique_ptr<FieldDevice> same = make_field_device(kSeed), other = make_field_device(kSeed + 1);
