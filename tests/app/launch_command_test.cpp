@@ -206,8 +206,8 @@ TEST(Launch, EndsAllWhenNobodyReadsItsOutput) {
 // cannot remove the folder of the run, so the ranks do.
 int status_after(int signal, const fs::path& folder) {
   test::StartedProgram started(script({"-n", "2"},
-                                      "sleep 600 & echo $! > child.$SHARDPROOF_RANK; echo $$ > "
-                                      "$SHARDPROOF_RANK; wait"),
+                                      "rmdir $SHARDPROOF_RUN_FOLDER 2>&-; sleep 600 & echo $! > "
+                                      "child.$SHARDPROOF_RANK; echo $$ > $SHARDPROOF_RANK; wait"),
                                {.folder = folder});
   wait_until("the start of the ranks", [&] { return pids_in(folder).size() == 4; });
   EXPECT_EQ(::kill(started.pid(), signal), 0);
