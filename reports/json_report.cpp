@@ -59,6 +59,32 @@ Json skipped_to_json(const std::vector<SkippedNote>& notes) {
   return list;
 }
 
+Json or_null(const std::optional<Locus>& locus) {
+  if (!locus) return {};
+  Json json = Json::object();
+  json.set("module", locus->module);
+  json.set("class", locus->class_name);
+  json.set("call", locus->call);
+  json.set("point", locus->point);
+  json.set("value", locus->value);
+  json.set("origin", locus->origin);
+  json.set("compared", locus->compared);
+  Json ranks = Json::array();
+  for (const WrongRank& wrong : locus->ranks) {
+    Json rank = Json::object();
+    rank.set("rank", wrong.rank);
+    rank.set("layout", wrong.layout);
+    rank.set("extent", wrong.extent);
+    rank.set("index", list_of(wrong.index));
+    rank.set("actual", wrong.actual);
+    rank.set("expected", wrong.expected);
+    rank.set("looks_like", wrong.looks_like.empty() ? Json() : Json(wrong.looks_like));
+    ranks.append(std::move(rank));
+  }
+  json.set("ranks", std::move(ranks));
+  return json;
+}
+
 Json to_json(const VerificationResult& result) {
   Json json = Json::object();
   json.set("case", result.case_name);
@@ -81,6 +107,7 @@ Json to_json(const VerificationResult& result) {
   json.set("collectives", result.collectives);
   json.set("skipped_entries", skipped_to_json(result.skipped_entries));
   json.set("diagnosis", list_of(result.diagnosis));
+  json.set("locus", or_null(result.locus));
   json.set("movements_checked", result.movements_checked);
   json.set("bitwise_checked", result.bitwise_checked);
   json.set("modules", or_null(result.modules));

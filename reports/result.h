@@ -59,6 +59,27 @@ struct ModuleRatios {
   std::int64_t not_comparable = 0;  // of shapes that no division explains
 };
 
+// A rank that is wrong at the first place that is, by its largest difference.
+struct WrongRank {
+  int rank = 0;
+  std::string layout;  // what it should have of the whole, in words
+  std::string extent;  // which of its elements are wrong, in words
+  std::vector<std::int64_t> index;
+  std::string actual, expected;
+  std::string looks_like;  // a pattern; empty if none
+};
+
+// The first value that is wrong, in the order in which the dense run comes to them.
+struct Locus {
+  std::string module, class_name;  // "" is the whole model
+  int call = 0;
+  std::string point;          // "argument", "division" (by the plan), "output", "gather" (by the plan)
+  std::string value;          // name of the argument, number of the output
+  std::string origin;         // path of the module in whose code it comes about
+  std::int64_t compared = 0;  // outputs before it that are right
+  std::vector<WrongRank> ranks;
+};
+
 struct VerificationResult {
   std::string case_name;
   std::string mode;  // ulysses, ulysses_anything, ring, ring_anything, unified
@@ -83,6 +104,7 @@ struct VerificationResult {
   std::vector<SkippedNote> skipped_entries;
   // Of a difference: the first module output that is wrong, and how; sentences.
   std::vector<std::string> diagnosis = {};
+  std::optional<Locus> locus = std::nullopt;  // the place, for programs
   // Of the exact tier: different attention calls and plan entries whose movement was followed by identities, and
   // problems of attention with an answer to the last bit.
   std::int64_t movements_checked = 0;

@@ -260,8 +260,8 @@ class Diagnoser {
     }
     if (chosen != equally_good.front()) best = mismatch_under(*chosen, dense, local, allowed);
     result_.ranks.push_back({.rank = rank,
-                             .extent = extent_of(*best, actual.numel()),
                              .layout = chosen->text,
+                             .extent = extent_of(*best, actual.numel()),
                              .index = index_of(best->worst, actual.shape()),
                              .actual = local.text(best->worst),
                              .expected = dense.text(best->worst_dense),

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "reports/result.h"
 #include "verify/parallel_run.h"
 
 namespace shardproof {
@@ -23,17 +25,6 @@ struct DiagnosisInput {
   double tolerance = 1e-9;
   // Arguments and outputs of all ranks that are kept at once; a run that needs more is not diagnosed.
   std::int64_t most_bytes = std::int64_t{1} << 32;
-};
-
-struct DivergingRank {
-  int rank = 0;
-  // "tokens 4 to 6 of 7 (the tail), heads .., every channel": one part for each axis that is not wholly wrong; "all" if
-  // every element is.
-  std::string extent;
-  std::string layout;  // "the whole", "entries 4 to 6 along axis 1", "entries 0 to 1 of each of 2 streams .."
-  std::vector<std::int64_t> index;  // of the largest difference, in the rank's tensor
-  std::string actual, expected;     // there
-  std::string looks_like;           // a pattern of verify/signature.h; empty if none
 };
 
 // Of a module call, in the order in which they come about.
@@ -70,18 +61,19 @@ struct Diagnosis {
   std::string class_name;
   int call = 0;  // 0 = the module's first
   Point point = Point::output;
-  std::string value;                 // name of the argument ("rotary.1" is one of a list), or number of the output
-  Origin origin;                     // of the wrong values: the caller for an argument, else the module itself
-  std::vector<DivergingRank> ranks;  // that are wrong there
-  std::int64_t compared = 0;         // module outputs that were right before it, counted on one rank
-  std::int64_t not_comparable = 0;   // shapes that no known layout explains
-  std::string not_diagnosed;         // why there is no answer
+  std::string value;                // name of the argument ("rotary.1" is one of a list), or number of the output
+  Origin origin;                    // of the wrong values: the caller for an argument, else the module itself
+  std::vector<WrongRank> ranks;     // that are wrong there
+  std::int64_t compared = 0;        // module outputs that were right before it, counted on one rank
+  std::int64_t not_comparable = 0;  // shapes that no known layout explains
+  std::string not_diagnosed;        // why there is no answer
   // Of a run that ended in a report: where ranks were. Where nothing is wrong before, that is the place of the fault.
   std::vector<EndedRank> ended;
   // Arguments and outputs of the whole model that the plan seems to forget.
   std::vector<Suspect> suspects;
-  // The same in sentences.
+  // The same in sentences, and for programs; the latter only of what was found.
   std::vector<std::string> lines() const;
+  std::optional<Locus> locus() const;
 };
 
 // Never throws for what goes wrong in the run: what the ranks had recorded until then is compared.

@@ -82,6 +82,19 @@ void append_ends(const std::vector<EndedRank>& ended, std::vector<std::string>& 
 
 }  // namespace
 
+std::optional<Locus> Diagnosis::locus() const {
+  if (!found) return std::nullopt;
+  const char* const points[] = {"argument", "division", "output", "gather"};
+  return Locus{.module = module,
+               .class_name = class_name,
+               .call = call,
+               .point = points[static_cast<std::size_t>(point)],
+               .value = value,
+               .origin = origin.module,
+               .compared = compared,
+               .ranks = ranks};
+}
+
 std::vector<std::string> Diagnosis::lines() const {
   if (!not_diagnosed.empty()) return {"not diagnosed: " + not_diagnosed};
   std::vector<std::string> result;
@@ -94,11 +107,11 @@ std::vector<std::string> Diagnosis::lines() const {
   }
   constexpr std::size_t kShown = 4;
   for (std::size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
-    const DivergingRank& each = ranks[i];
+    const WrongRank& each = ranks[i];
     result.push_back(fmt::format("rank {}, which should have {}: {}; at [{}] it has {}, the dense run {}", each.rank,
                                  each.layout, each.extent, fmt::join(each.index, ", "), each.actual, each.expected));
   }
-  for (const DivergingRank& each : ranks) {
+  for (const WrongRank& each : ranks) {
     if (each.looks_like.empty()) continue;
     result.push_back(fmt::format("rank {} looks like {}", each.rank, each.looks_like));
     break;

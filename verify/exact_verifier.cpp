@@ -246,6 +246,8 @@ void ExactVerifier::diagnose_difference(Draw& draw, const ParallelRun& run, cons
   // A run that ended in a report may have ended before anything could be compared.
   if (diagnosis.found || diagnosis.compared > 0 || !diagnosis.ended.empty() || run.end == RunEnd::completed)
     result.diagnosis = diagnosis.lines();
+  result.locus = diagnosis.locus();
+  for (std::string& line : layout_lines(run)) result.diagnosis.push_back(std::move(line));
   if (run.end != RunEnd::completed) return;
   const IndependentFaults independent = independent_faults(
       {.dense_tree = tree, .rank_tree = tree, .arguments = arguments, .plans = plans, .options = options}, run);

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
+#include <span>
+#include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/device.h"
 
@@ -32,6 +36,45 @@ VerificationResult result_of_configuration(const std::string& case_name, const P
   result.rotate_method = effective_ring_degree(context) > 1 ? context.rotate_method : "";
   result.convert_to_fp32 = context.convert_to_fp32;
   return result;
+}
+
+std::vector<std::string> layout_lines(const ParallelRun& run) {
+  struct Row {
+    const AppliedEntry* first = nullptr;
+    std::vector<std::int64_t> local;
+  };
+  std::vector<Row> rows;
+  for (const RankOutcome& rank : run.ranks) {
+    for (const AppliedEntry& entry : rank.applied) {
+      const auto same = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+        return row.first->action == entry.action && row.first->module == entry.module &&
+               row.first->argument == entry.argument && row.first->axis == entry.axis &&
+               row.first->total == entry.total;
+      });
+      Row& row = same == rows.end() ? rows.emplace_back(Row{&entry, {}}) : *same;
+      if (row.local.size() < run.ranks.size()) row.local.push_back(entry.local);
+    }
+  }
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < std::min(kShown, rows.size()); ++i) {
+    const AppliedEntry& entry = *rows[i].first;
+    const bool is_split = entry.action == AppliedEntry::Action::split;
+    lines.push_back(fmt::format("layout: {} along axis {}, {} {} {}", entry_text(entry.argument, entry.module),
+                                entry.axis, entry.total, is_split ? "divided into" : "gathered from",
+                                fmt::join(rows[i].local, " + ")));
+  }
+  if (rows.size() > kShown) lines.push_back(fmt::format("layout: {} more entries of the plan", rows.size() - kShown));
+  std::string groups;
+  for (const std::string_view dimension : {"ring", "ulysses", "tp"}) {
+    if (!run.mesh.has(dimension) || run.mesh.size_of(dimension) < 2) continue;
+    std::set<std::vector<int>> all;
+    for (int rank = 0; rank < run.mesh.size(); ++rank) all.insert(run.mesh.group(rank, std::span(&dimension, 1)));
+    groups += fmt::format("{}{} ", groups.empty() ? "" : "; ", dimension);
+    for (const std::vector<int>& group : all) groups += fmt::format("[{}]", fmt::join(group, " "));
+  }
+  if (!groups.empty()) lines.push_back("groups: " + groups);
+  return lines;
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {

@@ -19,6 +19,10 @@ VerificationResult result_of_configuration(const std::string& case_name, const P
 // Tokens, bytes and calls of the run, and the plan entries that it left out.
 void describe_run(const ParallelRun& run, VerificationResult& result);
 
+// How the plan divided values and what attention had of them, on every rank, and the groups that exchanged: a line
+// each.
+std::vector<std::string> layout_lines(const ParallelRun& run);
+
 bool same_bits(const Tensor& a, const Tensor& b);
 bool splits_tokens(const ParallelRun& run);
 // In which words two tensors differ: "3 elements differ, ..".

@@ -281,6 +281,7 @@ TEST(Verify, WritesTheJsonOfTheContract) {
                      "collectives",
                      "skipped_entries",
                      "diagnosis",
+                     "locus",
                      "movements_checked",
                      "bitwise_checked",
                      "modules",

@@ -62,6 +62,7 @@ TEST(JsonReport, WritesAVerificationWithTheFieldsOfTheContract) {
     }
   ],
   "diagnosis": [],
+  "locus": null,
   "movements_checked": 0,
   "bitwise_checked": 0,
   "modules": null,
@@ -71,6 +72,26 @@ TEST(JsonReport, WritesAVerificationWithTheFieldsOfTheContract) {
   "repeat": null,
   "seconds": 0.0123
 })");
+}
+
+TEST(JsonReport, WritesTheFirstWrongValue) {
+  VerificationResult result;
+  result.locus = Locus{.module = "blocks.0",
+                       .class_name = "Block",
+                       .call = 1,
+                       .point = "output",
+                       .value = "0",
+                       .origin = "blocks.0.attn",
+                       .compared = 7,
+                       .ranks = {{2, "entries 4 to 5 of 6 along axis 1", "every element", {0, 1}, "1.5", "2.5", ""}}};
+  Report report;
+  report.command = "verify";
+  report.verifications.push_back(result);
+  EXPECT_EQ(json_report(report).at("results").at(std::size_t{0}).at("locus").dump(0),
+            "{\"module\":\"blocks.0\",\"class\":\"Block\",\"call\":1,\"point\":\"output\",\"value\":\"0\","
+            "\"origin\":\"blocks.0.attn\",\"compared\":7,\"ranks\":[{\"rank\":2,"
+            "\"layout\":\"entries 4 to 5 of 6 along axis 1\",\"extent\":\"every element\",\"index\":[0,1],"
+            "\"actual\":\"1.5\",\"expected\":\"2.5\",\"looks_like\":null}]}");
 }
 
 TEST(JsonReport, WritesWhatWasShrunk) {

@@ -61,6 +61,13 @@ TEST(DiagnosisOfAFault, ListsWhatIsWrongByItself) {
                              HasSubstr("'single_transformer_blocks.0"), Not(HasSubstr("norm")))));
 }
 
+TEST(DiagnosisOfAFault, ShowsHowThePlanDivided) {
+  const std::vector<std::string> lines = diagnosis_of("RING_SKIP_LAST", ring_of_three());
+  EXPECT_THAT(lines, Contains("layout: argument 'hidden_states' of module '' along axis 1, 4 divided into 2 + 1 + 1"));
+  EXPECT_THAT(lines, Contains("layout: output 0 of module 'proj_out' along axis 1, 4 gathered from 2 + 1 + 1"));
+  EXPECT_THAT(lines, Contains("groups: ring [0 1 2]"));
+}
+
 TEST(DiagnosisOfAFault, SaysNothingOfWeightsWhereAttentionIsRight) {
   const std::vector<std::string> lines = diagnosis_of("ROPE_TXTIMG_SWAP", ring_of_three());
   EXPECT_THAT(lines, Each(Not(HasSubstr("weights: "))));
