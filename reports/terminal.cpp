@@ -281,28 +281,60 @@ class Printer {
               "", 0);
   }
 
-  // The configuration whose worst module is the worst of all.
+  // Of few configurations each one's worst modules; of all the worst.
   void modules() {
-    const VerificationResult* largest = nullptr;
+    constexpr std::size_t kMostListed = 12;
+    std::vector<const VerificationResult*> found;
     std::int64_t extremes = 0;
-    const auto ratio = [](const VerificationResult& result) { return rank_of_figure(result.modules->worst->ratio); };
     for (const VerificationResult& result : report_.verifications) {
       extremes += result.extremes_checked;
-      if (!result.modules || !result.modules->worst) continue;
-      if (largest == nullptr || ratio(result) > ratio(*largest)) largest = &result;
+      if (result.modules && result.modules->worst) found.push_back(&result);
     }
-    if (largest == nullptr) return;
-    const ModuleRatios& found = *largest->modules;
+    if (found.empty()) return;
+    if (found.size() <= kMostListed) modules_table(found);
+    const auto ratio = [](const VerificationResult* result) { return rank_of_figure(result->modules->worst->ratio); };
+    const VerificationResult& largest = **std::max_element(
+        found.begin(), found.end(), [&](const auto* a, const auto* b) { return ratio(a) < ratio(b); });
+    const ModuleRatios& ratios = *largest.modules;
     std::string words = fmt::format(
-        "modules: the largest such multiple of any module, each given the arguments of the float64 run. It is that of "
-        "{} (case {}, {} {}; one of {} values of {} modules)",
-        module_ratio_text(*found.worst), largest->case_name, largest->mode, short_mesh(largest->mesh), found.compared,
-        found.modules);
-    if (found.runner_up) words += fmt::format("; next there is {}", module_ratio_text(*found.runner_up));
+        "modules: the largest such multiple of any module, each given the arguments of the float64 run. The largest of "
+        "all is that of {} (case {}, {} {}; one of {} values of {} modules)",
+        module_ratio_text(*ratios.worst), largest.case_name, largest.mode, short_mesh(largest.mesh), ratios.compared,
+        ratios.modules);
+    if (ratios.runner_up) words += fmt::format("; next there is {}", module_ratio_text(*ratios.runner_up));
     words += also_passed();
     if (extremes > 0) words += fmt::format(". Attention took extreme inputs in {} problems made for it", extremes);
     text_ += '\n';
     paragraph(words + ".", "", 0);
+  }
+
+  void modules_table(const std::vector<const VerificationResult*>& found) {
+    TextTable rows({{"case"},
+                    {"mode"},
+                    {"mesh"},
+                    {"rotate"},
+                    {"farthest module"},
+                    {"ratio", Align::right},
+                    {"next"},
+                    {"ratio", Align::right}});
+    const auto place = [](const std::optional<ModuleRatio>& ratio) {
+      return !ratio ? "" : fmt::format("{}, {}", module_text(ratio->module), ratio->value);
+    };
+    const auto number = [](const std::optional<ModuleRatio>& ratio) {
+      return !ratio ? "" : fmt::format("{:.3g}", ratio->ratio);
+    };
+    for (const VerificationResult* result : found) {
+      const ModuleRatios& ratios = *result->modules;
+      rows.add({{printable(result->case_name)},
+                {result->mode},
+                {short_mesh(result->mesh)},
+                {has_ring(*result) ? result->rotate_method : "-"},
+                {place(ratios.worst)},
+                {number(ratios.worst)},
+                {place(ratios.runner_up)},
+                {number(ratios.runner_up)}});
+    }
+    table(rows);
   }
 
   // What verdicts on 16-bit types rest on besides.

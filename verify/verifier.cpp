@@ -335,6 +335,11 @@ void Verifier::judge_modules(const std::string& case_name, const ParallelConfig&
     return;
   }
   result.modules = check.ratios;
+  if (check.ratios.not_comparable > 0) {
+    result.not_checked.push_back(
+        fmt::format("the ratio of {} of {} values of modules, whose shapes no division explains",
+                    check.ratios.not_comparable, check.ratios.not_comparable + check.ratios.compared));
+  }
   constexpr std::size_t kShown = 4;
   for (std::size_t i = 0; i < std::min(kShown, check.wrong.size()); ++i) {
     result.diagnosis.push_back("given the reference's inputs, " + module_ratio_text(check.wrong[i]) +
@@ -400,7 +405,7 @@ void Verifier::judge_sixteen_bits(const std::string& case_name, const ParallelCo
       return;
     }
   }
-  if (result.modules) return;
+  if (result.modules && result.modules->worst) return;
   result.verdict = Verdict::not_checked;
   result.reason = "16-bit end to end: there is no ratio of every module by itself";
 }

@@ -125,19 +125,37 @@ TEST(TerminalText, NamesTheWorstModuleOfAllConfigurations) {
   report.verifications[1].case_name = "uneven";
   report.verifications[1].modules->worst->ratio = 2.5;
   report.verifications[1].also_passed = "float64 (1.00e-16)";
+  report.verifications[1].modules->runner_up.reset();
   report.verifications[2].modules->worst.reset();
   const std::string text = terminal_text(report);
   EXPECT_THAT(text, HasSubstr("worst at         modules  seconds\n"));
   EXPECT_THAT(text, HasSubstr("rank 1 [0,12,3]     1.75    0.012\n"));
-  EXPECT_THAT(text,
-              HasSubstr("\nmodules: the largest such multiple of any module, each given the arguments of the float64 "
-                        "run. It is that of output 0 of\n"
-                        "module 'blocks.0.attn' (Attention), call 2, on rank 1 at [0,4,3]: 2.5 (case uneven, ring "
-                        "ring=2; one of 30 values of 12\n"
-                        "modules); next there is argument 'temb' of the whole model (Model), call 1, on rank 0 at [2]: "
-                        "1.5. The same\n"
-                        "configurations passed in exact arithmetic (2) and in float64 (1). Attention took extreme "
-                        "inputs in 21 problems made for\nit.\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "\n"
+          "case    mode  mesh    rotate     farthest module          ratio  next                     ratio\n"
+          "base    ring  ring=2  allgather  blocks.0.attn, output 0   1.75  (root), argument 'temb'    1.5\n"
+          "uneven  ring  ring=2  allgather  blocks.0.attn, output 0    2.5\n"
+          "\n"
+          "modules: the largest such multiple of any module, each given the arguments of the float64 run. The largest "
+          "of all is\n"
+          "that of output 0 of module 'blocks.0.attn' (Attention), call 2, on rank 1 at [0,4,3]: 2.5 (case uneven, "
+          "ring "
+          "ring=2; one\n"
+          "of 30 values of 12 modules). The same configurations passed in exact arithmetic (2) and in float64 (1). "
+          "Attention took\n"
+          "extreme inputs in 21 problems made for it.\n"));
+}
+
+TEST(TerminalText, ListsTheWorstModulesOfFewConfigurationsOnly) {
+  Report report = test::verify_report();
+  report.verifications.assign(13, test::verified_result());
+  for (VerificationResult& result : report.verifications) result.modules = test::module_ratios();
+  EXPECT_THAT(terminal_text(report), Not(HasSubstr("farthest module")));
+  EXPECT_THAT(terminal_text(report), HasSubstr("; next there is argument 'temb' of the whole model (Model), call 1,"));
+  report.verifications.pop_back();
+  EXPECT_THAT(terminal_text(report), HasSubstr("farthest module"));
 }
 
 TEST(TerminalText, HasNoTableWhenEverythingIsRefused) {

@@ -120,6 +120,7 @@ enum class Wrong : std::uint8_t {
   nothing,
   branch,     // on several ranks the branch returns twice what it should
   argument,   // is given twice what it should, which is halved again after
+  padded,     // is given a row more, whose result is cut away
   overflow,   // a result that float16 cannot hold, and that nobody uses
   later_run,  // the third run of the branch on several ranks ends in an error
   float64,    // the output says nothing in float64
@@ -157,8 +158,10 @@ class Sum final : public Module {
   Outputs forward(Arguments& arguments) override {
     const Tensor& x = arguments.tensor("x");
     const bool is_doubled = wrong_ == Wrong::argument && branch_.is_parallel();
-    const Tensor given = is_doubled ? ops::multiply(x, 2.0) : x;
-    Tensor branch = branch_.call({{"x", given}}).tensors.front();
+    const bool is_padded = wrong_ == Wrong::padded && branch_.is_parallel();
+    Tensor given = is_doubled ? ops::multiply(x, 2.0) : x;
+    if (is_padded) given = ops::concat(std::vector{x, x.narrow(1, 0, 1)}, 1);
+    Tensor branch = branch_.call({{"x", given}}).tensors.front().narrow(1, 0, x.size(1));
     if (is_doubled) branch = ops::multiply(branch, 0.5);
     if (wrong_ == Wrong::overflow) branch = x;
     const Tensor sum = ops::add(ops::multiply(x, 64.0), branch);
@@ -240,6 +243,14 @@ TEST(Modules, AreNamedBesidesADifferenceEndToEnd) {
   EXPECT_EQ(result.verdict, Verdict::different);
   EXPECT_THAT(result.reason, HasSubstr("output 'y' on rank 0: 64 elements differ"));
   EXPECT_THAT(result.diagnosis, Contains(HasSubstr("output 0 of module 'branch' (Branch)")));
+}
+
+TEST(Modules, AreNotComparedWhereNoDivisionExplainsAShape) {
+  const VerificationResult result = verified(Wrong::padded, kBFloat16, Passed::exact);
+  EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
+  EXPECT_EQ(result.modules->compared, 1);
+  EXPECT_EQ(result.modules->not_comparable, 2);
+  EXPECT_THAT(result.not_checked, Contains("the ratio of 2 of 3 values of modules, whose shapes no division explains"));
 }
 
 TEST(Modules, AreNotCheckedWhereTheDenseRunOverflows) {
