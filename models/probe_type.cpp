@@ -290,6 +290,12 @@ Json probe_hostile_config() {
   return config;
 }
 
+// The keys of its cross attention are one more than those of the text.
+ModelCase probe_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
+  return probe_case("sized", seed, host, {size.batch, size.text, size.image, size.text + 1}, masking_of(size),
+                    size.has("per_token") ? Timesteps::per_token : Timesteps::per_item);
+}
+
 }  // namespace
 
 ModelType probe_model_type() {
@@ -304,6 +310,9 @@ ModelType probe_model_type() {
   type.attention_heads = [](const Json& config) { return probe_config_from_json(config).num_attention_heads; };
   type.hostile_config = probe_hostile_config;
   type.hostile_cases = probe_hostile_cases;
+  type.sized_case = probe_sized_case;
+  type.features = mask_features("encoder_hidden_states_mask");
+  type.features.push_back(per_token_feature("timestep"));
   return type;
 }
 

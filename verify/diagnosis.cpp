@@ -172,9 +172,18 @@ class Diagnoser {
     }
   }
 
+  // What the plan divides itself, not what a module joins of it.
+  bool is_divided_length(std::int64_t length) const {
+    return std::any_of(outcomes_.begin(), outcomes_.end(), [&](const RankOutcome& outcome) {
+      return std::any_of(outcome.applied.begin(), outcome.applied.end(), [&](const AppliedEntry& entry) {
+        return entry.action == AppliedEntry::Action::split && entry.total == length;
+      });
+    });
+  }
+
   void suspect_argument(const Trace& trace) {
     for (int axis = 0; axis < trace.tensor.rank(); ++axis) {
-      if (trace.tensor.size(axis) < 2 || !totals_.contains(trace.tensor.size(axis))) continue;
+      if (trace.tensor.size(axis) < 2 || !is_divided_length(trace.tensor.size(axis))) continue;
       result_.suspects.push_back(
           {trace.value, fmt::format("argument '{}' of the whole model stays whole: the plan divides other arguments "
                                     "of {} entries, and not this one along axis {}",

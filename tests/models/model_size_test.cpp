@@ -83,7 +83,7 @@ TEST_P(SizedModel, RefusesAFeatureThatItDoesNotHave) {
 
 INSTANTIATE_TEST_SUITE_P(, SizedModel,
                          testing::Values("flux", "flux2", "qwenimage", "qwenimage21", "wan", "chronoedit", "ltx",
-                                         "ltx2", "helios", "minimax_h3"),
+                                         "ltx2", "helios", "minimax_h3", "probe"),
                          [](const auto& parameter) { return parameter.param; });
 
 TEST(SizedConfig, KeepsSwitchesWordsAndNullsOfTheSettings) {
