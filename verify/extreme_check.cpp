@@ -4,10 +4,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/ops.h"
 #include "core/random.h"
@@ -39,7 +42,11 @@ struct Element {
   }
 };
 
-using Values = std::function<double(const Element& element)>;
+// The values of an operand, under a name that stands for them where a configuration needs them again.
+struct Values {
+  std::string name;
+  std::function<double(const Element& element)> at;
+};
 
 // One set of operands for all ranks together.
 struct Problem {
@@ -116,28 +123,29 @@ class ExtremeCheck {
   std::vector<Problem> problems(const std::vector<std::int64_t>& queries, const std::vector<std::int64_t>& keys,
                                 std::int64_t width) const {
     const RandomStream drawn(options_.schedule_seed, "extreme inputs");
-    const auto normal = [drawn](std::uint64_t operand, double factor) {
-      return [=](const Element& element) { return factor * drawn.normal(4 * element.index() + operand); };
+    const auto normal = [drawn](const char* name, std::uint64_t operand, double factor) {
+      return Values{name, [=](const Element& element) { return factor * drawn.normal(4 * element.index() + operand); }};
     };
     const auto members = static_cast<std::int64_t>(keys.size());
     const Problem ordinary{.name = {},
                            .batch = 1,
                            .queries = queries,
                            .keys = keys,
-                           .q = normal(0, 1.5),
-                           .k = normal(1, 1.5),
-                           .v = normal(2, 1.0)};
+                           .q = normal("q", 0, 1.5),
+                           .k = normal("k", 1, 1.5),
+                           .v = normal("v", 2, 1.0)};
     std::vector<Problem> all;
     // Queries are 1 or -1 in all channels, keys have one value in all.
     Problem& large = all.emplace_back(ordinary);
     large.name = "logits of 150 either way";
     const auto sign = [](std::int64_t number) { return number % 2 == 0 ? 1.0 : -1.0; };
-    large.q = [=](const Element& element) { return sign(element.token + element.head); };
-    large.k = [=](const Element& element) {
-      const Element row{element.batch, element.token, element.head, 0};
-      const double share = element.token % 3 == 0 ? sign(element.token) : drawn.uniform(4 * row.index(), -1.0, 1.0);
-      return 150.0 / std::sqrt(static_cast<double>(width)) * share;
-    };
+    large.q = {"signs", [=](const Element& element) { return sign(element.token + element.head); }};
+    large.k = {"levels", [=](const Element& element) {
+                 const Element row{element.batch, element.token, element.head, 0};
+                 const double share =
+                     element.token % 3 == 0 ? sign(element.token) : drawn.uniform(4 * row.index(), -1.0, 1.0);
+                 return 150.0 / std::sqrt(static_cast<double>(width)) * share;
+               }};
     for (const double bias : {-kInfinity, -1e4, -1e9, -largest_finite(dtype_)}) {
       if (std::isfinite(bias) && bias < -largest_finite(dtype_)) continue;
       Problem& masked = all.emplace_back(ordinary);
@@ -150,29 +158,33 @@ class ExtremeCheck {
     heavy.name = fmt::format("values of {:g} with weight e^-40 on each rank in turn", value);
     heavy.batch = members;
     heavy.bias = [](std::int64_t batch, std::int64_t member) { return batch == member ? -40.0 : 0.0; };
-    heavy.v = [=](const Element& element) {
-      std::int64_t member = 0;
-      for (std::int64_t end = keys[0]; element.token >= end; end += keys[static_cast<std::size_t>(member)]) ++member;
-      return element.batch == member ? value : drawn.normal(4 * element.index() + 2);
-    };
+    heavy.v = {fmt::format("heavy {}", fmt::join(keys, ",")), [=](const Element& element) {
+                 std::int64_t member = 0;
+                 for (std::int64_t end = keys[0]; element.token >= end; end += keys[static_cast<std::size_t>(member)])
+                   ++member;
+                 return element.batch == member ? value : drawn.normal(4 * element.index() + 2);
+               }};
     Problem& single = all.emplace_back(ordinary);
     single.name = "a single key on every rank";
     single.keys.assign(keys.size(), 1);
     return all;
   }
 
-  Tensor operand(const Values& values, const Shape& shape) const {
+  Tensor operand(const Values& values, const Shape& shape) {
+    Tensor& made = operands_[{values.name, shape.text()}];
+    if (made.defined()) return made;
     std::vector<double> numbers;
     numbers.reserve(static_cast<std::size_t>(shape.numel()));
     Element at;
     for (at.batch = 0; at.batch < shape[0]; ++at.batch) {
       for (at.token = 0; at.token < shape[1]; ++at.token) {
         for (at.head = 0; at.head < shape[2]; ++at.head) {
-          for (at.channel = 0; at.channel < shape[3]; ++at.channel) numbers.push_back(values(at));
+          for (at.channel = 0; at.channel < shape[3]; ++at.channel) numbers.push_back(values.at(at));
         }
       }
     }
-    return ops::from_doubles(device_, numbers, shape, dtype_);
+    made = ops::from_doubles(device_, numbers, shape, dtype_);
+    return made;
   }
 
   Tensor mask(const Problem& problem) const {
@@ -188,7 +200,7 @@ class ExtremeCheck {
   }
 
   // On one rank, in float64 and in the type.
-  Solved solved(const Problem& problem, const AttentionCall& call) const {
+  Solved solved(const Problem& problem, const AttentionCall& call) {
     const Shape q{problem.batch, total_of(problem.queries), call.q[2], call.q[3]};
     const Shape k{problem.batch, total_of(problem.keys), call.q[2], call.q[3]};
     Solved result{.q = operand(problem.q, q),
@@ -267,6 +279,8 @@ class ExtremeCheck {
   const ParallelRunOptions& options_;
   DType dtype_;
   Device& device_;
+  // By name and shape.
+  std::map<std::pair<std::string, std::string>, Tensor> operands_;
   std::unique_ptr<Device> reference_ = make_reference_device(kFloat64);
   std::vector<double> ratios_ = std::vector<double>(run_.ranks.size(), 0.0);  // the largest, by rank
   ExtremeResult result_;
