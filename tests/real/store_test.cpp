@@ -30,7 +30,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kPatience{20'000};  // of calls that succeed; only a broken store lets it pass
-constexpr milliseconds kShort{60};         // of calls that must fail by time
+constexpr milliseconds kShort{300};        // of calls that must fail by time, on a busy machine, too
 
 StoreHello hello(int rank, int world_size = 2) {
   return {.rank = static_cast<std::uint32_t>(rank),
@@ -154,9 +154,9 @@ TEST(Store, NamesTheKeyThatNobodySetAndTheRanksThatDidNotCome) {
   Store store = running.store(1, 4);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(failure_of([&] { store.get("missing", kShort); }),
-              HasSubstr("get 'missing': nobody set it within 0.06 s"));
+              HasSubstr("get 'missing': nobody set it within 0.3 s"));
   EXPECT_THAT(failure_of([&] { store.barrier("start", kShort); }),
-              HasSubstr("barrier 'start': ranks 0, 2, 3 of 4 did not come within 0.06 s"));
+              HasSubstr("barrier 'start': ranks 0, 2, 3 of 4 did not come within 0.3 s"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(5000));
   store.set("usable", "yes", kPatience);  // the connection is not lost by that
 }
@@ -164,7 +164,7 @@ TEST(Store, NamesTheKeyThatNobodySetAndTheRanksThatDidNotCome) {
 TEST(Store, EndsABarrierForAllWhenOneGivesUp) {
   const Running running(3);
   Store first = running.store(0, 3), second = running.store(1, 3);
-  std::thread impatient([&] { failure_of([&] { second.barrier("start", milliseconds(300)); }); });
+  std::thread impatient([&] { failure_of([&] { second.barrier("start", milliseconds(400)); }); });
   EXPECT_THAT(failure_of([&] { first.barrier("start", kPatience); }),
               HasSubstr("barrier 'start': rank 2 of 3 did not come before rank 1 gave up"));
   impatient.join();
@@ -315,7 +315,7 @@ TEST(StoreAddress, IsNoListeningSocketIfItIsAnythingElse) {
 TEST(StoreAddress, IsLookedForUntilTheDeadline) {
   const int port = port_of_listening(listen_on("127.0.0.1", 0).socket.get());
   EXPECT_THAT(failure_of([&] { Store({"127.0.0.1", {port}}, hello(1), kShort); }),
-              HasSubstr(fmt::format("rank 1 of 2 found no store of rank 0 at 127.0.0.1:{} within 0.06 s; what was "
+              HasSubstr(fmt::format("rank 1 of 2 found no store of rank 0 at 127.0.0.1:{} within 0.3 s; what was "
                                     "found: 127.0.0.1:{}: Connection refused",
                                     port, port)));
   std::optional<StoreServer> late;
