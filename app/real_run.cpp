@@ -234,11 +234,12 @@ CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
   const Launch launch = launch_from_environment(options.launch);
   const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
   Meeting meeting(launch, hash_of(settings_of(options)), patience);
-  const MpiSession session({.patience = patience, .when_it_hangs = [&](const std::string& what) {
-                              say_on_rank(launch.rank, launch.world_size, what);
-                              meeting.remove_files();
-                              std::_Exit(kPeerFailed);
-                            }});
+  const MpiSession session(
+      {.patience = patience, .start_patience = patience, .when_it_hangs = [&](const std::string& what) {
+         say_on_rank(launch.rank, launch.world_size, what);
+         meeting.remove_files();
+         std::_Exit(kPeerFailed);
+       }});
   const std::unique_ptr<Communicator> world = session.world();
   check_world(launch, *world);
   try {

@@ -353,10 +353,10 @@ class MpiCommunicator final : public Communicator {
 std::unique_ptr<Watchdog> watch(const MpiOptions& options, std::string_view call) {
   if (!options.when_it_hangs) return nullptr;
   return std::make_unique<Watchdog>(
-      options.patience,
+      options.start_patience,
       [hangs = options.when_it_hangs, text = fmt::format("{} did not return within {}: not every rank "
                                                          "has started, or one has failed",
-                                                         call, seconds_text(options.patience))] { hangs(text); });
+                                                         call, seconds_text(options.start_patience))] { hangs(text); });
 }
 
 // Memory that the ranks of this machine share, with one row each.

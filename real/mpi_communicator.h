@@ -17,8 +17,9 @@
 namespace shardproof {
 
 struct MpiOptions {
-  std::chrono::milliseconds patience{std::chrono::minutes(30)};  // of every wait
-  std::size_t most_message_bytes = std::size_t{1} << 30;         // larger ones are split; at most 2^31 - 1
+  std::chrono::milliseconds patience{std::chrono::minutes(30)};        // of every wait
+  std::size_t most_message_bytes = std::size_t{1} << 30;               // larger ones are split; at most 2^31 - 1
+  std::chrono::milliseconds start_patience{std::chrono::minutes(30)};  // of the start and the end of MPI
   // Called from another thread, with what hangs, if MPI does not start or end in time: nothing can make it return, so
   // this is expected to end the process. Without it there is no deadline for these two.
   std::function<void(const std::string& what)> when_it_hangs = {};

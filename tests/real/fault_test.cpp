@@ -32,7 +32,7 @@ using Words = std::vector<std::string>;
 
 constexpr milliseconds kPatience{1000};
 // Start and end of a process, and a machine that is busy, come on top of the deadline.
-constexpr milliseconds kLongest{15'000};
+constexpr milliseconds kLongest{30'000};
 constexpr int kKilled = -1;
 
 struct Ended {
@@ -242,8 +242,8 @@ TEST(FaultsOfARun, NameWhatRankOneHasDifferent) {
   };
   for (const Refused& wrong : all) {
     Ranks ranks(2);
-    ranks.start(run());
-    ranks.start(run(wrong.options), wrong.variables);
+    ranks.start(run({}, "60"));
+    ranks.start(run(wrong.options, "60"), wrong.variables);
     const Ended first = ranks.wait(0), second = ranks.wait(1);
     EXPECT_EQ(first.status, 4);
     EXPECT_EQ(second.status, 4);
@@ -309,7 +309,7 @@ TEST(FaultsOfARun, EndOnAllRanksWhenRankZeroCannotGoOn) {
 
 TEST(FaultsOfARun, NameTheLibraryThatIsMissing) {
   Ranks ranks(2);
-  for (int rank = 0; rank < 2; ++rank) ranks.start(run(), {"SHARDPROOF_PMI_LIBRARY=/no such file"});
+  for (int rank = 0; rank < 2; ++rank) ranks.start(run({}, "60"), {"SHARDPROOF_PMI_LIBRARY=/no such file"});
   const Ended first = ranks.wait(0);
   EXPECT_EQ(first.status, 2);
   EXPECT_THAT(first.error, HasSubstr("'/no such file' is missing; expected it beside the program"));
