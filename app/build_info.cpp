@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "real/mpi_communicator.h"
+#include "real/nccl_communicator.h"
 
 namespace shardproof {
 
@@ -11,6 +12,7 @@ std::string build_version() { return SHARDPROOF_VERSION; }
 std::vector<std::string> build_features() {
   std::vector<std::string> features{"communicator:sim"};
   if (mpi_is_built()) features.emplace_back("communicator:mpi");
+  if (nccl_is_built()) features.emplace_back("communicator:nccl");
   features.insert(features.end(), {"device:reference", "device:cpu", "tier:exact", "tier:rounding"});
   return features;
 }
@@ -19,11 +21,12 @@ std::string version_text() {
   return fmt::format(
       "shardproof {}\n"
       "features   {}\n"
-      "not built  device:torch, {}communicator:nccl\n"
+      "not built  device:torch{}{}\n"
       "compiled   {}, GNU C++ {}.{}.{}, for x86-64-v3 (AVX2, FMA, BMI2)\n"
       "libraries  {}\n",
-      build_version(), fmt::join(build_features(), ", "), mpi_is_built() ? "" : "communicator:mpi, ",
-      SHARDPROOF_BUILD_TYPE, __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__, SHARDPROOF_LIBRARIES);
+      build_version(), fmt::join(build_features(), ", "), mpi_is_built() ? "" : ", communicator:mpi",
+      nccl_is_built() ? "" : ", communicator:nccl", SHARDPROOF_BUILD_TYPE, __GNUC__, __GNUC_MINOR__,
+      __GNUC_PATCHLEVEL__, SHARDPROOF_LIBRARIES);
 }
 
 }  // namespace shardproof

@@ -15,6 +15,7 @@
 #include "app/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "real/nccl_communicator.h"
 #include "sim/simulation.h"
 
 namespace shardproof {
@@ -318,12 +319,18 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
 }
 
 void add_backend(Subcommand& command, Options& options) {
-  command.value("--backend", OptionKind::choice, "mpi", "what carries the ranks: MPI between processes",
-                [&](const std::string& option, const std::string& text) {
-                  SHARDPROOF_CHECK(text != "nccl" && text != "cuda-threads", usage_error,
-                                   "{}: '{}' is not part of this build; expected mpi", option, text);
-                  options.backend = choice_from<Backend>(option, text, {{"mpi", Backend::mpi}});
-                });
+  command.value(
+      "--backend", OptionKind::choice, "mpi|nccl",
+      "what carries the ranks: MPI between processes, or NCCL between processes with a GPU each",
+      [&](const std::string& option, const std::string& text) {
+        SHARDPROOF_CHECK(text != "cuda-threads", usage_error,
+                         "{}: '{}' needs a device that computes on a GPU, and there is none; expected mpi or nccl",
+                         option, text);
+        SHARDPROOF_CHECK(text != "nccl" || nccl_is_built(), usage_error,
+                         "{}: '{}' is not part of this build; run tools/setup_nccl.sh and configure again, or take mpi",
+                         option, text);
+        options.backend = choice_from<Backend>(option, text, {{"mpi", Backend::mpi}, {"nccl", Backend::nccl}});
+      });
 }
 
 Reader number_into(std::optional<int>& target, int max) {
@@ -492,7 +499,7 @@ CommandLine parse_command_line(int count, const char* const* words) {
   SHARDPROOF_CHECK(options.tier != Tier::exact || options.command == Command::verify, usage_error,
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
-                   "run: --backend is missing; expected --backend mpi");
+                   "run: --backend is missing; expected --backend mpi or nccl");
   SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
                    "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
                    printable(options.case_name.value_or("")));

@@ -18,7 +18,7 @@ namespace shardproof {
 
 enum class Command : std::uint8_t { oracle, verify, plan, run, launch, zoo };
 // What carries real ranks.
-enum class Backend : std::uint8_t { mpi };
+enum class Backend : std::uint8_t { mpi, nccl };
 std::string_view command_name(Command command);
 // What verify runs.
 enum class Tier : std::uint8_t { exact, rounding, all };

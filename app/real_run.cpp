@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,8 @@
 #include "real/launcher.h"
 #include "real/meeting.h"
 #include "real/mpi_communicator.h"
+#include "real/nccl_communicator.h"
+#include "real/nccl_store.h"
 #include "real/peer_failure.h"
 
 namespace shardproof {
@@ -36,11 +39,21 @@ std::int64_t hash_of(const Outputs& outputs) {
   return static_cast<std::int64_t>(stable_hash(content));
 }
 
+// Ends this process, and those of all ranks that wait for it, which are told why.
+using Abort = std::function<void(int status, const std::string& why)>;
+
+[[noreturn]] void end_all(const Abort& abort, int status, const std::string& why) {
+  abort(status, why);
+  std::_Exit(status);
+}
+
+std::string_view name_of(Backend backend) { return backend == Backend::mpi ? "mpi" : "nccl"; }
+
 class RealRun {
  public:
-  RealRun(const Options& options, const MpiSession& session, Communicator& world, Report& report)
+  RealRun(const Options& options, const Abort& abort, Communicator& world, Report& report)
       : options_(options),
-        session_(session),
+        abort_(abort),
         world_(world),
         request_(options, report),
         verifier_(request_.subject, verifier_options(options)) {
@@ -50,8 +63,9 @@ class RealRun {
     throw_problems(validate(config()));
     const Mesh mesh = effective_mesh(config());
     SHARDPROOF_CHECK(mesh.size() == world.size(), usage_error,
-                     "run: the mesh {} has {} ranks, but {} process{}; start it with mpirun -n {}", mesh.text(),
-                     mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run", mesh.size());
+                     "run: the mesh {} has {} ranks, but {} process{}; start it with {} -n {}", mesh.text(),
+                     mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run",
+                     options.backend == Backend::nccl ? "shardproof launch" : "mpirun", mesh.size());
   }
 
   const std::vector<std::string>& cases() const { return request_.cases; }
@@ -108,7 +122,7 @@ class RealRun {
       // The others wait for this rank: they are ended with it.
       fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(), case_name,
                  error.what());
-      session_.abort(kPeerFailed);
+      end_all(abort_, kPeerFailed, error.what());
     }
     return outcome.outputs;
   }
@@ -125,7 +139,7 @@ class RealRun {
   }
 
   const Options& options_;
-  const MpiSession& session_;
+  const Abort& abort_;
   Communicator& world_;
   RunRequest request_;
   Verifier verifier_;
@@ -149,13 +163,13 @@ void judge(const RealRun& run, CommandOutcome& outcome) {
 
 // Opens the request on every rank; returns only if all could. A rank that could not says why, once for all ranks if
 // rank 0 could not either, since then it is the request that is wrong.
-std::unique_ptr<RealRun> opened_on_all_ranks(const Options& options, const MpiSession& session, Communicator& world,
+std::unique_ptr<RealRun> opened_on_all_ranks(const Options& options, const Abort& abort, Communicator& world,
                                              Report& report) {
   std::unique_ptr<RealRun> run;
   std::string problem;
   ErrorKind kind = ErrorKind::usage_error;
   try {
-    run = std::make_unique<RealRun>(options, session, world, report);
+    run = std::make_unique<RealRun>(options, abort, world, report);
   } catch (const Error& error) {
     problem = error.what();
     kind = error.kind();
@@ -185,9 +199,9 @@ void check_what_was_opened(Communicator& world, const RunRequest& request, const
   check_agreement(world, settings);
 }
 
-CommandOutcome run_cases(const Options& options, const MpiSession& session, Communicator& world, Progress& progress) {
+CommandOutcome run_cases(const Options& options, const Abort& abort, Communicator& world, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
-  const std::unique_ptr<RealRun> opened = opened_on_all_ranks(options, session, world, outcome.report);
+  const std::unique_ptr<RealRun> opened = opened_on_all_ranks(options, abort, world, outcome.report);
   RealRun& run = *opened;
   check_agreement(world, settings_of(options));
   check_what_was_opened(world, run.request(), outcome.report.model);
@@ -200,9 +214,9 @@ CommandOutcome run_cases(const Options& options, const MpiSession& session, Comm
   }
   outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
   outcome.report.notes.push_back(fmt::format(
-      "backend mpi, {} processes: of a verified case every rank's output has the bits of the simulated rank, and the "
+      "backend {}, {} processes: of a verified case every rank's output has the bits of the simulated rank, and the "
       "seconds are those of the real run",
-      world.size()));
+      name_of(*options.backend), world.size()));
   outcome.report.not_checked = {
       "exact arithmetic and other element types",
       fmt::format("{} gathers of the modes for uneven lengths (--gather)",
@@ -228,12 +242,29 @@ void say_on_rank(int rank, int size, std::string_view what) {
   write_standard_error(fmt::format("shardproof: rank {} of {}: {}\n", rank, size, printable_lines(what)));
 }
 
-}  // namespace
+// Runs `body`, and turns what it throws into the end of all ranks or into one message.
+CommandOutcome guarded(const Launch& launch, const Abort& abort, const std::function<CommandOutcome()>& body) {
+  try {
+    return body();
+  } catch (const PeerFailure& error) {
+    say_on_rank(launch.rank, launch.world_size, error.what());
+    end_all(abort, kPeerFailed, error.what());
+  } catch (const Error&) {
+    // A request that is wrong is wrong on every rank alike; one message is enough.
+    if (launch.rank == 0) throw;
+    CommandOutcome silent{.report = {}, .messages = {}};
+    silent.is_silent = true;
+    return silent;
+  } catch (const std::exception& error) {
+    // Others may wait for this rank, and nobody knows where.
+    const std::string text = fmt::format("internal error: {}", error.what());
+    say_on_rank(launch.rank, launch.world_size, text);
+    end_all(abort, kInternalError, text);
+  }
+}
 
-CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
-  const Launch launch = launch_from_environment(options.launch);
-  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
-  Meeting meeting(launch, hash_of(settings_of(options)), patience);
+CommandOutcome run_over_mpi(const Options& options, Launch launch, Meeting& meeting, std::chrono::milliseconds patience,
+                            Progress& progress) {
   const MpiSession session(
       {.patience = patience, .start_patience = patience, .when_it_hangs = [&](const std::string& what) {
          say_on_rank(launch.rank, launch.world_size, what);
@@ -242,25 +273,51 @@ CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
        }});
   const std::unique_ptr<Communicator> world = session.world();
   check_world(launch, *world);
-  try {
-    CommandOutcome outcome = run_cases(options, session, *world, progress);
+  launch.rank = world->rank();
+  launch.world_size = world->size();
+  const Abort abort = [&](int status, const std::string&) { session.abort(status); };
+  return guarded(launch, abort, [&] {
+    CommandOutcome outcome = run_cases(options, abort, *world, progress);
     meeting.end();
     collectives::barrier(*world, "run: the end");
     return outcome;
-  } catch (const PeerFailure& error) {
-    say_on_rank(world->rank(), world->size(), error.what());
-    session.abort(kPeerFailed);
-  } catch (const Error&) {
-    // A request that is wrong is wrong on every rank alike; one message is enough.
-    if (world->rank() == 0) throw;
-    CommandOutcome silent{.report = {}, .messages = {}};
-    silent.is_silent = true;
-    return silent;
-  } catch (const std::exception& error) {
-    // Others may wait for this rank, and nobody knows where.
-    say_on_rank(world->rank(), world->size(), fmt::format("internal error: {}", error.what()));
-    session.abort(kInternalError);
-  }
+  });
+}
+
+CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeting& meeting,
+                             std::chrono::milliseconds patience, Progress& progress) {
+  SHARDPROOF_CHECK(
+      meeting.store() != nullptr, usage_error,
+      "run: --backend nccl needs several ranks and a place where they meet; start it with shardproof launch "
+      "or torchrun, or name the place with --address HOST:PORT");
+  std::unique_ptr<NcclSession> session;
+  const Abort abort = [&](int status, const std::string& why) {
+    if (session) session->abort(status, why);
+  };
+  return guarded(launch, abort, [&] {
+    session = std::make_unique<NcclSession>(
+        NcclOptions{
+            .rank = launch.rank, .world_size = launch.world_size, .device = launch.local_rank, .timeout = patience},
+        nccl_store_in(*meeting.store(), patience));
+    std::unique_ptr<Communicator> world = session->world();
+    CommandOutcome outcome = run_cases(options, abort, *world, progress);
+    collectives::barrier(*world, "run: the end");
+    session->check();
+    world.reset();
+    session.reset();  // it uses the store until here
+    meeting.end();
+    return outcome;
+  });
+}
+
+}  // namespace
+
+CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
+  const Launch launch = launch_from_environment(options.launch);
+  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
+  Meeting meeting(launch, hash_of(settings_of(options)), patience);
+  if (options.backend == Backend::nccl) return run_over_nccl(options, launch, meeting, patience, progress);
+  return run_over_mpi(options, launch, meeting, patience, progress);
 }
 
 }  // namespace shardproof

@@ -21,10 +21,11 @@ if(SHARDPROOF_WITH_MPI)
   find_package(MPI COMPONENTS CXX)
   set(SHARDPROOF_MPI ${MPI_CXX_FOUND})
 endif()
-# The same for NCCL with the CUDA runtime. Neither is a package of Debian: tools/setup_nccl.sh fetches them.
+# The same for NCCL with the CUDA runtime. Neither is a package of Debian: tools/setup_nccl.sh fetches them. Sanitizers
+# are not run over foreign libraries of that size.
 option(SHARDPROOF_WITH_NCCL "Build the NCCL communicator if NCCL and the CUDA runtime are found" ON)
 set(SHARDPROOF_NCCL OFF)
-if(SHARDPROOF_WITH_NCCL)
+if(SHARDPROOF_WITH_NCCL AND NOT SHARDPROOF_SANITIZE)
   find_package(NCCL 2.28)
   set(SHARDPROOF_NCCL ${NCCL_FOUND})
 endif()

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -387,6 +388,13 @@ std::unique_ptr<Communicator> NcclSession::world() const {
   return std::make_unique<nccl::NcclCommunicator>("world", context_->world);
 }
 void NcclSession::check() const { context_->throw_if_failed(); }
+void NcclSession::abort(int status, const std::string& why) const {
+  const NcclOptions& options = context_->options;
+  context_->give_up(fmt::format("rank {}: {}", options.rank, why), {});
+  // Rank 0 keeps the store: the others have to hear it before that is gone.
+  if (options.rank == 0) std::this_thread::sleep_for(2 * options.heartbeat);
+  std::_Exit(status);
+}
 
 bool nccl_is_built() { return true; }
 

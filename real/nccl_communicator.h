@@ -33,7 +33,8 @@ class NcclStore {
 struct NcclOptions {
   int rank = 0;
   int world_size = 1;
-  int device = 0;                              // the CUDA device of this rank
+  // The CUDA device of this rank. Beyond the last one they are shared, if NCCL_MULTI_RANK_GPU_ENABLE=1 lets NCCL do so.
+  int device = 0;
   void* compute_stream = nullptr;              // the cudaStream_t on which tensors are computed; null: the default one
   std::chrono::milliseconds timeout{600'000};  // of every operation, of starting up and of every split
   std::chrono::milliseconds heartbeat{1'000};  // how often a rank tells the others how far it is
@@ -60,6 +61,8 @@ class NcclSession {
   // Throws what the watchdog has found since, if anything: a result that is still being computed on the device is
   // whole only if this is silent after Device::synchronize().
   void check() const;
+  // Ends this process with that status; the other ranks' next calls say that this rank gave up, and why.
+  [[noreturn]] void abort(int status, const std::string& why) const;
 
  private:
   std::shared_ptr<nccl::Context> context_;

@@ -1,5 +1,7 @@
 // Stands in for the NCCL communicator in a build without NCCL: says so instead of doing nothing.
 // A caller never needs to know which files were compiled.
+#include <cstdlib>
+
 #include "core/error.h"
 #include "real/nccl_communicator.h"
 
@@ -13,6 +15,7 @@ NcclSession::NcclSession(const NcclOptions&, std::shared_ptr<NcclStore>) {
 NcclSession::~NcclSession() = default;
 std::unique_ptr<Communicator> NcclSession::world() const { return nullptr; }
 void NcclSession::check() const {}
+void NcclSession::abort(int status, const std::string&) const { std::_Exit(status); }
 bool nccl_is_built() { return false; }
 std::string nccl_version() { return {}; }
 

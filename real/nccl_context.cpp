@@ -2,6 +2,7 @@
 // What goes wrong is said in words that name the operation; what the watchdog does about it is in nccl_watchdog.cpp.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -110,12 +111,26 @@ Context::Context(const NcclOptions& wanted, std::shared_ptr<NcclStore> store)
                    "NCCL: timeout {} ms and heartbeat {} ms must be positive", options.timeout.count(),
                    options.heartbeat.count());
   exchange_unique_id();
+  try {
+    choose_device();
+  } catch (const Error& error) {
+    // Where only this rank has no device, the others wait for it.
+    store_->set("nccl/failed", fmt::format("rank {}: {}", options.rank, error.what()));
+    throw;
+  }
+}
+
+void Context::choose_device() {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   SHARDPROOF_CHECK(status == cudaSuccess, unsupported_error, "NCCL needs a GPU: cudaGetDeviceCount: {}",
                    cudaGetErrorString(status));
+  const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (may_share != nullptr && std::string_view(may_share) == "1" && options.device >= 0) options.device %= devices;
   SHARDPROOF_CHECK(options.device >= 0 && options.device < devices, usage_error,
-                   "NCCL: rank {} wants CUDA device {}, but there are {}", options.rank, options.device, devices);
+                   "NCCL: rank {} wants CUDA device {}, but the number of devices is {}; to let ranks share one, set "
+                   "NCCL_MULTI_RANK_GPU_ENABLE=1",
+                   options.rank, options.device, devices);
   check_cuda(cudaSetDevice(options.device), "cudaSetDevice");
 }
 
@@ -208,6 +223,7 @@ std::shared_ptr<Group> Context::split(const std::shared_ptr<Group>& parent, int 
 
 void Context::await_ready(const ncclComm_t& comm, std::string_view call, const std::function<void()>& too_late) {
   const Clock::time_point deadline = Clock::now() + options.timeout;
+  Clock::time_point next_look = Clock::now();
   Pause pause;
   while (true) {
     {
@@ -220,6 +236,10 @@ void Context::await_ready(const ncclComm_t& comm, std::string_view call, const s
     }
     if (too_late && Clock::now() > deadline) too_late();
     pause.wait();
+    if (too_late && Clock::now() > next_look) {  // the watchdog, which looks there, is not running yet
+      next_look = Clock::now() + options.heartbeat;
+      if (const std::optional<std::string> elsewhere = failure_elsewhere()) give_up(*elsewhere, {});
+    }
   }
 }
 

@@ -131,7 +131,7 @@ class Context {
   // The first to give up decides the message; aborts NCCL and writes the flight record.
   void give_up(std::string reason, std::span<const LateRank> late);
 
-  const NcclOptions options;
+  NcclOptions options;  // not changed after the constructor
   FlightRecorder recorder;
   ScratchPool scratch;
   EventPool events;
@@ -141,6 +141,7 @@ class Context {
 
  private:
   void exchange_unique_id();
+  void choose_device();
   // Returns when the communicator, read under the mutex, is no longer in progress. After the deadline `too_late`
   // throws.
   void await_ready(const ncclComm_t& comm, std::string_view call, const std::function<void()>& too_late = {});

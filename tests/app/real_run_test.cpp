@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "app/options.h"
+#include "real/nccl_communicator.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof::test {
@@ -18,8 +19,14 @@ std::string refusal(std::vector<const char*> words) {
 }
 
 TEST(RunOptions, NeedABackendThatIsBuilt) {
-  EXPECT_EQ(refusal({"run", "flux", "--ring-degree", "2"}), "run: --backend is missing; expected --backend mpi");
-  EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl"}), "--backend: 'nccl' is not part of this build; expected mpi");
+  EXPECT_EQ(refusal({"run", "flux", "--ring-degree", "2"}),
+            "run: --backend is missing; expected --backend mpi or nccl");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "cuda-threads"}),
+            "--backend: 'cuda-threads' needs a device that computes on a GPU, and there is none; expected mpi or nccl");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl", "--ring-degree", "2"}),
+            nccl_is_built() ? "accepted"
+                            : "--backend: 'nccl' is not part of this build; run tools/setup_nccl.sh and configure "
+                              "again, or take mpi");
   EXPECT_THAT(refusal({"run", "flux", "--backend", "gloo"}), HasSubstr("--backend: 'gloo'"));
   EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--ring-degree", "2"}), "accepted");
 }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -21,7 +24,33 @@ std::byte* base = nullptr;
 std::size_t mapped_bytes = 0;
 int entered_rank = -1;
 
+// What a process of its own has to say at its end.
+void report_violations() {
+  check_everything_released();
+  const std::vector<std::string> found = violations();
+  for (const std::string& violation : found) fmt::print(stderr, "the fake NCCL: {}\n", violation);
+  if (!found.empty()) _exit(1);
+}
+
 std::size_t arenas_begin() { return (sizeof(Shared) + 4095) / 4096 * 4096; }
+
+// A new file is all zeros, which is how everything in it begins.
+void open_fabric_file() {
+  const char* const path = std::getenv("SHARDPROOF_FAKE_FABRIC");
+  const char* const rank = std::getenv("SHARDPROOF_RANK");
+  SHARDPROOF_CHECK(path != nullptr && rank != nullptr, state_error,
+                   "no fabric was made, and SHARDPROOF_FAKE_FABRIC and SHARDPROOF_RANK do not name one");
+  mapped_bytes = arenas_begin() + kMostRanks * kArenaBytes;
+  const int file = open(path, O_RDWR | O_CREAT, 0600);
+  SHARDPROOF_CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(mapped_bytes)) == 0, internal_error,
+                   "the fabric '{}' cannot be opened", path);
+  void* const memory = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  close(file);
+  SHARDPROOF_CHECK(memory != MAP_FAILED, internal_error, "the fabric '{}' cannot be mapped", path);
+  base = static_cast<std::byte*>(memory);
+  entered_rank = std::atoi(rank);
+  std::atexit(report_violations);
+}
 
 std::uint32_t* bell_word() { return reinterpret_cast<std::uint32_t*>(&shared().bell); }
 
@@ -56,12 +85,19 @@ void check_everything_released() {
 }
 
 Shared& shared() {
-  SHARDPROOF_CHECK(base != nullptr, state_error, "no fabric was made");
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (base == nullptr) open_fabric_file();
+  });
   return *reinterpret_cast<Shared*>(base);
 }
 std::byte* shared_base() { return base; }
-std::byte* own_arena() { return base + arenas_begin() + static_cast<std::size_t>(own_rank()) * kArenaBytes; }
+std::byte* own_arena() {
+  const auto rank = static_cast<std::size_t>(own_rank());
+  return base + arenas_begin() + rank * kArenaBytes;
+}
 int own_rank() {
+  shared();
   SHARDPROOF_CHECK(entered_rank >= 0, state_error, "this process has not entered the fabric");
   return entered_rank;
 }

@@ -26,7 +26,9 @@ struct Faults {
 
 // Makes the memory; to be called before the ranks are forked, once a test. The one before is given back.
 void make_fabric(int ranks);
-// Called by each rank, in its own process.
+// Called by each rank, in its own process. Processes that are no forks of the one that made the fabric find it as a
+// file, named by SHARDPROOF_FAKE_FABRIC, and are the rank that SHARDPROOF_RANK says; at their end they say what was
+// violated, by any rank, and then end with status 1.
 void enter_fabric(int rank);
 Faults& faults_of(int rank);
 // What was against the rules of NCCL or CUDA on any rank so far: "rank 1: ncclSend: ...".

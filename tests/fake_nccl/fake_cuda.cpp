@@ -183,11 +183,13 @@ using namespace shardproof::fake_nccl;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kMostRanks;
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t CUDARTAPI cudaSetDevice(int device) {
+  return device >= 0 && device < kMostRanks ? cudaSuccess : cudaErrorInvalidDevice;
+}
 
 cudaError_t CUDARTAPI cudaGetLastError() { return cudaSuccess; }
 

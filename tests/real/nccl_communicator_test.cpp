@@ -39,12 +39,44 @@ TEST(NcclSession, RefusesOptionsThatCannotBe) {
   EXPECT_THAT(refusal_of({.rank = 2, .world_size = 2}), HasSubstr("NCCL: rank 2 does not lie in a world of 2"));
   EXPECT_THAT(refusal_of({.timeout = std::chrono::milliseconds(0)}),
               HasSubstr("timeout 0 ms and heartbeat 1000 ms must be positive"));
-  EXPECT_THAT(refusal_of({.device = 5}), HasSubstr("NCCL: rank 0 wants CUDA device 5, but there are 1"));
+  EXPECT_THAT(
+      refusal_of({.device = 9}),
+      HasSubstr("NCCL: rank 0 wants CUDA device 9, but the number of devices is 8; to let ranks share one, set"));
 }
 
 TEST(NcclSession, SaysThatRankZeroNeverSpoke) {
   EXPECT_THAT(refusal_of({.rank = 1, .world_size = 2, .timeout = std::chrono::milliseconds(100)}),
               HasSubstr("NCCL: rank 0 did not say its unique id within 100 ms"));
+}
+
+TEST(NcclSession, TellsTheOthersThatOneRankHasNoDevice) {
+  fake_nccl::make_fabric(2);
+  const auto ends = fake_nccl::run_ranks(2, [](int rank) {
+    NcclOptions options = patient_options();
+    options.rank = rank;
+    options.world_size = 2;
+    options.device = rank == 1 ? 9 : 0;
+    const NcclSession session(options, std::make_shared<fake_nccl::SharedStore>());
+  });
+  EXPECT_THAT(ends[0].message, HasSubstr("rank 1: NCCL: rank 1 wants CUDA device 9"));
+  EXPECT_THAT(ends[1].message, HasSubstr("NCCL: rank 1 wants CUDA device 9"));
+}
+
+TEST(NcclSession, EndsTheProcessAndTellsTheOthersWhy) {
+  fake_nccl::make_fabric(2);
+  const auto ends = fake_nccl::run_ranks(2, [](int rank) {
+    NcclOptions options = test::impatient_options();
+    options.timeout = std::chrono::seconds(20);
+    options.rank = rank;
+    options.world_size = 2;
+    const NcclSession session(options, std::make_shared<fake_nccl::SharedStore>());
+    const auto world = session.world();
+    collectives::barrier(*world, "test: start");
+    if (rank == 0) session.abort(7, "a reason");
+    collectives::barrier(*world, "test: never");
+  });
+  EXPECT_EQ(ends[0].status, 7);
+  EXPECT_THAT(ends[1].message, HasSubstr("rank 0: a reason"));
 }
 
 TEST(NcclSession, SaysTheVersionOfTheLibrary) {

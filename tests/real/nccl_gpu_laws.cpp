@@ -85,11 +85,8 @@ int run() {
   const auto store = std::make_shared<SeenStore>(nccl_store_in(*meeting.store(), 10s));
   std::string reason;
   try {
-    const NcclSession session({.rank = launch.rank,
-                               .world_size = launch.world_size,
-                               .device = has_gpu ? launch.local_rank % devices : 0,
-                               .timeout = 120s},
-                              store);
+    const NcclSession session(
+        {.rank = launch.rank, .world_size = launch.world_size, .device = launch.local_rank, .timeout = 120s}, store);
     keep_laws(session);
   } catch (const Error& error) {
     if (has_gpu || error.kind() != ErrorKind::unsupported_error) throw;
