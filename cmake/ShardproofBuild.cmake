@@ -148,7 +148,8 @@ function(shardproof_skipped_test name label reason)
 endfunction()
 
 # shardproof_header_check(NAME HEADERS a.h ... LINKS targets ...)
-# Compiles each header alone, included twice, so that none leans on what another file included before it.
+# A ctest test, label tidy, that compiles each header alone, included twice, so that none leans on what another file
+# included before it. No other target needs what it makes.
 function(shardproof_header_check name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LINKS" ${ARGN})
   set(sources)
@@ -157,8 +158,13 @@ function(shardproof_header_check name)
     file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"@header@\"\n#include \"@header@\"\n" @ONLY)
     list(APPEND sources "${source}")
   endforeach()
-  add_library(${name} OBJECT ${sources})
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS})
   target_compile_options(${name} PRIVATE -O0 -g0)
+  if(NOT SHARDPROOF_SANITIZE)
+    add_test(NAME Repository.HeadersStandAlone
+      COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target ${name} -j 2)
+    set_tests_properties(Repository.HeadersStandAlone PROPERTIES LABELS tidy TIMEOUT 300 PROCESSORS 2 RUN_SERIAL TRUE)
+  endif()
 endfunction()
