@@ -14,7 +14,13 @@ foreach(component IN LISTS shardproof_components)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${component} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardproof
     FILES_MATCHING PATTERN "*.h" PATTERN "*_body.h" EXCLUDE)
 endforeach()
-set_target_properties(shardproof PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)  # NCCL may lie outside of the system
+# The program finds NCCL where the build did, which need not be where the system looks.
+if(SHARDPROOF_NCCL)
+  foreach(library "${NCCL_LIBRARY}" "${NCCL_CUDA_LIBRARY}")
+    get_filename_component(folder "${library}" DIRECTORY)
+    set_property(TARGET shardproof APPEND PROPERTY INSTALL_RPATH "${folder}")
+  endforeach()
+endif()
 install(TARGETS shardproof RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(SHARDPROOF_MPI)
   install(TARGETS shardproof_pmi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
