@@ -2,6 +2,7 @@
 // call, calls that do not block must be polled before the stream is used, memory must be this rank's, and nothing may
 // be done with a communicator that is in progress, aborted or destroyed. What is not implemented does not link.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -213,7 +214,8 @@ void run_launch(ncclComm& comm, const Steps& steps) {
     while (!comm.is_aborted) wait_for_bell(shared().bell);
   };
   if (faults.delayed_launch == number) {
-    for (int slept = 0; slept < faults.delay_ms && !comm.is_aborted; ++slept) usleep(1000);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(faults.delay_ms);
+    while (std::chrono::steady_clock::now() < until && !comm.is_aborted) usleep(500);
   }
   if (faults.failing_launch == number) {
     comm.error = ncclRemoteError;

@@ -1,5 +1,7 @@
 // The NCCL communicator over the fake NCCL, beyond the laws that all communicators keep: streams, the choice between
 // padding and broadcasts, what it refuses, and what it does where members disagree.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -152,6 +154,42 @@ TEST(NcclCommunicator, GathersTheSameInPadsAndByBroadcasts) {
     });
     for (const RankEnd& end : ends) EXPECT_THAT(end.message, IsEmpty());
     EXPECT_THAT(fake_nccl::violations(), IsEmpty());
+  }
+}
+
+// How long rank 0 waits for an exchange that takes `delay_ms` after it has computed for `compute_ms` meanwhile.
+double exposed_ms(int delay_ms, int compute_ms) {
+  fake_nccl::make_fabric(2);
+  for (const int rank : {0, 1}) {
+    fake_nccl::faults_of(rank).delayed_launch = 2;
+    fake_nccl::faults_of(rank).delay_ms = delay_ms;
+  }
+  const std::vector<RankEnd> ends = run_nccl(2, patient_options(), [&](int rank, Communicator& world) {
+    using Clock = std::chrono::steady_clock;
+    HostDevice device;
+    collectives::barrier(world, "test: start");
+    Pending<Tensor> next =
+        collectives::exchange(world, device.empty({4}, kFloat32), 1 - rank, 1 - rank, 4, "test: next chunk");
+    std::this_thread::sleep_for(std::chrono::milliseconds(compute_ms));
+    const Clock::time_point begin = Clock::now();
+    next.wait();
+    if (rank == 1) return;
+    // The one way out of the process that a rank has.
+    fail(ErrorKind::internal_error, "{}", std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+  });
+  return std::stod(ends[0].message);
+}
+
+// What is exposed of an exchange is max(0, delay - compute), within a tenth of the delay; the best of three, because
+// the machine may be busy with something else.
+TEST(NcclCommunicator, HidesAnExchangeBehindWhatIsComputedMeanwhile) {
+  constexpr int kDelay = 200;
+  for (const auto& [compute, expected] : {std::pair(0, 200.0), std::pair(120, 80.0), std::pair(300, 0.0)}) {
+    double nearest = 1e9;
+    for (int attempt = 0; attempt < 3 && nearest > kDelay / 10.0; ++attempt) {
+      nearest = std::min(nearest, std::abs(exposed_ms(kDelay, compute) - expected));
+    }
+    EXPECT_LE(nearest, kDelay / 10.0) << "computing for " << compute << " ms";
   }
 }
 
