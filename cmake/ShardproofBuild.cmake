@@ -87,8 +87,8 @@ endfunction()
 
 # shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds] [OPTIMISED])
 # Defines one GoogleTest program; each of its tests is a ctest test with the given labels. The program finds files of
-# the repository under the macro SHARDPROOF_SOURCE_DIR. The target `fast_tests` builds every program labelled fast.
-# OPTIMISED is for a program whose own code takes the time.
+# the repository under the macro SHARDPROOF_SOURCE_DIR. The targets `fast_tests` and `oracle_tests` build every program
+# labelled so. OPTIMISED is for a program whose own code takes the time.
 function(shardproof_test name)
   cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -116,12 +116,14 @@ function(shardproof_test name)
   file(WRITE "${label_script}"
     "if(${name}_TESTS)\n  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${ARG_LABELS}\")\nendif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${label_script}")
-  if("fast" IN_LIST ARG_LABELS)
-    if(NOT TARGET fast_tests)
-      add_custom_target(fast_tests)
+  foreach(label IN ITEMS fast oracle)
+    if(label IN_LIST ARG_LABELS)
+      if(NOT TARGET ${label}_tests)
+        add_custom_target(${label}_tests)
+      endif()
+      add_dependencies(${label}_tests ${name})
     endif()
-    add_dependencies(fast_tests ${name})
-  endif()
+  endforeach()
 endfunction()
 
 # shardproof_mpi_test(NAME PROCESSES COMMAND...)

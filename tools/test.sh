@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo, then every test: the release build, the fast tests again under the address and undefined-behaviour
+# The demo, then every test: the release build, the fast tests and the goldens again under the address and undefined-behaviour
 # sanitizers, and simulated ranks on several workers under the thread sanitizer. With --full the slow tests run too.
 # Ends with the closing lines of the test runs.
 set -euo pipefail
@@ -53,7 +53,7 @@ build tsan --target simulation_test
 run_tests tsan-workers
 
 closing_lines "simulated ranks on several workers, thread sanitizer" tsan tsan-workers
-closing_lines "fast tests, address and undefined-behaviour sanitizers" asan asan
+closing_lines "fast tests and goldens, address and undefined-behaviour sanitizers" asan asan
 closing_lines "$release_title" release "$release_tests"
 echo
 if [ "$failed" -eq 0 ]; then
