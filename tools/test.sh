@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The demo, then every test: the release build, the fast tests and the goldens again under the address and
-# undefined-behaviour sanitizers, and simulated ranks on several workers under the thread sanitizer. With --full the slow
-# tests run too. Ends with the closing lines of the test runs.
+# undefined-behaviour sanitizers, and simulated ranks on several workers under the thread sanitizer. With --full the
+# slow tests run too. Ends with the closing lines of the test runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
