@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -333,6 +334,20 @@ void add_backend(Subcommand& command, Options& options) {
       });
 }
 
+void add_flight_record(Subcommand& command, Options& options) {
+  command.value("--flight-record", OptionKind::output_file, "FILE",
+                "where rank R writes what it posted, as FILE.R, if something does not end in time (backend nccl)",
+                [&](const std::string& option, const std::string& text) {
+                  const std::filesystem::path path(text);
+                  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+                  std::error_code error;
+                  SHARDPROOF_CHECK(path.has_filename() && std::filesystem::is_directory(folder, error), usage_error,
+                                   "{}: '{}' cannot be written; expected a file in a folder that exists", option,
+                                   printable(text));
+                  options.flight_record = text;
+                });
+}
+
 Reader number_into(std::optional<int>& target, int max) {
   return [&target, max](const std::string& option, const std::string& text) {
     target = static_cast<int>(integer_from(option, text, 0, max));
@@ -419,6 +434,7 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
   commands.emplace_back(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
   commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun, torchrun or launch");
   add_backend(commands.back(), options);
+  add_flight_record(commands.back(), options);
   add_meeting(commands.back(), options);
   for (std::size_t i = 1; i < commands.size(); ++i) {
     commands[i].sources("SOURCE", "one export directory, or a model's name (drawn weights and inputs)", 1);
@@ -500,6 +516,8 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
                    "run: --backend is missing; expected --backend mpi or nccl");
+  SHARDPROOF_CHECK(!options.flight_record || options.backend == Backend::nccl, usage_error,
+                   "--flight-record: only a run over NCCL writes one; expected --backend nccl");
   SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
                    "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
                    printable(options.case_name.value_or("")));

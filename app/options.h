@@ -49,7 +49,8 @@ struct Options {
   std::optional<Backend> backend = std::nullopt;  // of run, like the next two
   LaunchOptions launch = {};                      // address: of launch, too
   int timeout_seconds = 1800;
-  std::optional<int> processes = std::nullopt;  // of launch, like the next one
+  std::optional<std::string> flight_record = std::nullopt;  // of --backend nccl
+  std::optional<int> processes = std::nullopt;              // of launch, like the next one
   int grace_seconds = 5;
   // Of zoo: show the faults; take all instead of a sample; take this one.
   bool list = false;

@@ -294,11 +294,14 @@ CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeti
   const Abort abort = [&](int status, const std::string& why) {
     if (session) session->abort(status, why);
   };
+  const std::string record = options.flight_record ? fmt::format("{}.{}", *options.flight_record, launch.rank) : "";
   return guarded(launch, abort, [&] {
-    session = std::make_unique<NcclSession>(
-        NcclOptions{
-            .rank = launch.rank, .world_size = launch.world_size, .device = launch.local_rank, .timeout = patience},
-        nccl_store_in(*meeting.store(), patience));
+    session = std::make_unique<NcclSession>(NcclOptions{.rank = launch.rank,
+                                                        .world_size = launch.world_size,
+                                                        .device = launch.local_rank,
+                                                        .timeout = patience,
+                                                        .flight_record = record},
+                                            nccl_store_in(*meeting.store(), patience));
     std::unique_ptr<Communicator> world = session->world();
     CommandOutcome outcome = run_cases(options, abort, *world, progress);
     collectives::barrier(*world, "run: the end");

@@ -31,6 +31,15 @@ TEST(RunOptions, NeedABackendThatIsBuilt) {
   EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--ring-degree", "2"}), "accepted");
 }
 
+TEST(RunOptions, NeedAPlaceForAFlightRecord) {
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--ring-degree", "2", "--flight-record", "record"}),
+            "--flight-record: only a run over NCCL writes one; expected --backend nccl");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--flight-record", "no such folder/record"}),
+            "--flight-record: 'no such folder/record' cannot be written; expected a file in a folder that exists");
+  EXPECT_THAT(refusal({"run", "flux", "--backend", "mpi", "--flight-record", "./"}),
+              HasSubstr("'./' cannot be written"));
+}
+
 TEST(RunOptions, SayWhereTheProcessStands) {
   const std::vector<const char*> words{"shardproof", "run",       "flux",         "--backend", "mpi",
                                        "--rank",     "1",         "--world-size", "2",         "--local-rank",

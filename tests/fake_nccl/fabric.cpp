@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -49,6 +50,13 @@ void open_fabric_file() {
   SHARDPROOF_CHECK(memory != MAP_FAILED, internal_error, "the fabric '{}' cannot be mapped", path);
   base = static_cast<std::byte*>(memory);
   entered_rank = std::atoi(rank);
+  // "RANK:LAUNCH": what that rank launches from then on never starts.
+  const char* const dropped = std::getenv("SHARDPROOF_FAKE_DROPPED_LAUNCH");
+  int who = 0;
+  int launch = 0;
+  if (dropped != nullptr && std::sscanf(dropped, "%d:%d", &who, &launch) == 2 && who == entered_rank) {
+    reinterpret_cast<Shared*>(base)->faults.at(static_cast<std::size_t>(who)).dropped_launch = launch;
+  }
   std::atexit(report_violations);
 }
 
