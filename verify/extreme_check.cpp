@@ -55,6 +55,7 @@ struct Problem {
   std::vector<std::int64_t> queries, keys;  // tokens by member of the flat group
   Values q, k, v;
   std::function<double(std::int64_t batch, std::int64_t member)> bias = nullptr;  // of a member's keys; null: no mask
+  bool bias_is_wide = false;  // has the type of log-sum-exps instead of that of the queries
 };
 
 std::int64_t total_of(const std::vector<std::int64_t>& sizes) {
@@ -153,6 +154,10 @@ class ExtremeCheck {
       masked.batch = members;
       masked.bias = [=](std::int64_t batch, std::int64_t member) { return batch == member ? bias : 0.0; };
     }
+    Problem& low = all.emplace_back(ordinary);
+    low.name = "every key biased by about -1e4, in the type of log-sum-exps";
+    low.bias = [](std::int64_t, std::int64_t member) { return -1e4 - 0.5 * static_cast<double>(member); };
+    low.bias_is_wide = true;
     Problem& heavy = all.emplace_back(ordinary);
     const double value = std::min(1e6, 0.9 * largest_finite(dtype_));
     heavy.name = fmt::format("values of {:g} with weight e^-40 on each rank in turn", value);
@@ -196,7 +201,8 @@ class ExtremeCheck {
                        problem.bias(batch, static_cast<std::int64_t>(member)));
       }
     }
-    return ops::from_doubles(device_, numbers, {problem.batch, 1, 1, total_of(problem.keys)}, dtype_);
+    return ops::from_doubles(device_, numbers, {problem.batch, 1, 1, total_of(problem.keys)},
+                             problem.bias_is_wide ? log_dtype(dtype_) : dtype_);
   }
 
   // On one rank, in float64 and in the type.

@@ -51,7 +51,7 @@ Largest largest_error(const std::vector<double>& actual, const std::vector<doubl
 Tensor forced(const ModuleReference::Entry& entry, DType dtype, const Tensor& given, const Places& places) {
   std::vector<double> part;
   for (const std::int64_t place : places) part.push_back((*entry.numbers)[static_cast<std::size_t>(place)]);
-  const DType first = entry.is_rounded ? dtype : given.dtype();
+  const DType first = entry.exactness == ModuleReference::Exactness::rounded ? dtype : given.dtype();
   const std::span<const double> numbers = places.empty() ? std::span(*entry.numbers) : std::span<const double>(part);
   return ops::cast(ops::from_doubles(given.device(), numbers, given.shape(), first), given.dtype());
 }
@@ -93,17 +93,16 @@ class ModuleReference::Recorder final : public ModuleWatch {
   }
   void on_argument(const WatchedValue& value, Tensor& tensor) override {
     if (!is_floating(tensor)) return;
-    // Coordinates stay on the host, in double, in every run.
     const bool is_rounded = &tensor.device() == &device_;
-    if (!value.module.empty()) keep(value, tensor, is_rounded);
+    if (!value.module.empty()) keep(value, tensor, is_rounded ? Exactness::rounded : Exactness::in_double);
     if (is_rounded) tensor = ops::cast(ops::cast(tensor, reference_.dtype_), tensor.dtype());
   }
   void on_output(const WatchedValue& value, const Tensor& tensor) override {
-    if (is_floating(tensor)) keep(value, tensor, false);
+    if (is_floating(tensor)) keep(value, tensor, Exactness::computed);
   }
-  void keep(const WatchedValue& value, const Tensor& tensor, bool is_rounded) {
+  void keep(const WatchedValue& value, const Tensor& tensor, Exactness exactness) {
     Entry entry{
-        .value = value, .shape = tensor.shape(), .numbers = shared(ops::to_doubles(tensor)), .is_rounded = is_rounded};
+        .value = value, .shape = tensor.shape(), .numbers = shared(ops::to_doubles(tensor)), .exactness = exactness};
     if (left_ < 0) return;
     for (const double number : *entry.numbers) {
       if (std::isfinite(number)) entry.largest = std::max(entry.largest, std::abs(number));
@@ -217,7 +216,9 @@ class RankRun final : public ModuleWatch {
   const Places* compare(const Entry& entry, const Tensor& tensor) {
     const auto [found, is_new] = places_.try_emplace({entry.shape.text(), tensor.shape().text()});
     if (is_new) found->second = parts_.of(rank_, entry.shape, tensor.shape());
-    const double allowed = std::max(entry.dense_error, unit_roundoff(reference_.dtype()) * entry.largest);
+    const bool in_double = entry.exactness == ModuleReference::Exactness::in_double;
+    const double unit = unit_roundoff(in_double ? kFloat64 : reference_.dtype());
+    const double allowed = std::max(entry.dense_error, unit * entry.largest);
     const std::vector<double> numbers = ops::to_doubles(tensor);
     const Places* best = nullptr;
     Largest least{.error = kInfinity};

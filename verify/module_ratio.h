@@ -36,6 +36,12 @@ struct ModuleReferenceInput {
 // What one set of arguments gives in the modules of the dense model: in float64, and how far off it is in the type.
 class ModuleReference {
  public:
+  // What may separate a value from that of the float64 run.
+  enum class Exactness : std::uint8_t {
+    computed,   // the rounding of the type
+    rounded,    // the same: an argument on the compute device, which goes on rounded to the type
+    in_double,  // nothing: coordinates stay on the host, in double, in every run
+  };
   struct Entry {
     WatchedValue value;
     Shape shape;
@@ -43,7 +49,7 @@ class ModuleReference {
     std::shared_ptr<const std::vector<double>> numbers = {};
     double largest = 0.0;  // finite magnitude
     double dense_error = 0.0;
-    bool is_rounded = false;  // an argument on the compute device: goes on rounded to the type
+    Exactness exactness = Exactness::computed;
     bool is_compared = false;
   };
 

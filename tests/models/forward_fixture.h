@@ -30,6 +30,7 @@ class ModelUnderTest {
   std::string refusal_with(Name name, Value value);
   Tensor host_zeros(const Shape& shape);
   Tensor device_zeros(const Shape& shape);
+  Module& tree() { return *tree_; }
   Device& device() { return *device_; }
   Device& host() { return host_; }
 

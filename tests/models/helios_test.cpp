@@ -133,6 +133,46 @@ TEST(HeliosSwitches, EachChangesTheResult) {
   EXPECT_NE(result_with("cross_attn_norm", false), usual);
 }
 
+// Self-attention of the first block over seven tokens, three of them current, without positions. What its heads return,
+// [token][channel], under each of several scales of history. The weights are the same in both modes.
+std::vector<std::vector<double>> heads_under(const char* mode, const std::vector<std::vector<double>>& scales) {
+  constexpr std::int64_t kWidth = 84, kTokens = 7, kCurrent = 3;
+  Json config = find_model_type("helios").hostile_config();
+  config.set("history_scale_mode", mode);
+  test::ModelUnderTest model("helios", config);
+  Module& attention = *model.tree().find_module("blocks.0.attn1");
+  const auto on_device = [&](const std::vector<double>& values, const Shape& shape) {
+    return std::make_shared<const Tensor>(ops::from_doubles(model.device(), values, shape, kFloat64));
+  };
+  std::vector<double> unit(kWidth * kWidth), x(kTokens * kWidth);
+  for (std::size_t i = 0; i < unit.size(); i += kWidth + 1) unit[i] = 1.0;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i * i % 13) - 6.0;
+  Module& out = *attention.find_module("to_out.0");
+  out.assign_parameter("weight", on_device(unit, {kWidth, kWidth}));
+  out.assign_parameter("bias", on_device(std::vector<double>(kWidth), {kWidth}));
+  std::vector<std::vector<double>> results;
+  for (const std::vector<double>& scale : scales) {
+    attention.assign_parameter("history_key_scale", on_device(scale, {std::ssize(scale)}));
+    results.push_back(ops::to_doubles(
+        attention.call({{"hidden_states", *on_device(x, {1, kTokens, kWidth})}, {"original_context_length", kCurrent}})
+            .tensors.front()));
+  }
+  return results;
+}
+
+TEST(HeliosHistory, IsScaledInEveryHeadByItsOwnNumberOrInAllByOne) {
+  constexpr std::size_t kHeads = 6, kHeadWidth = 14;
+  const std::vector<double> by_head = heads_under("per_head", {{-2.0, 0.5, -0.5, 3.0, -4.0, 1.0}}).front();
+  const auto by_one = heads_under("scalar", {{-2.0}, {0.5}, {-0.5}, {3.0}, {-4.0}, {1.0}});
+  for (std::size_t head = 0; head < kHeads; ++head) {
+    ASSERT_EQ(by_one[head].size(), by_head.size());
+    for (std::size_t i = 0; i < by_head.size(); ++i) {
+      const bool is_of_head = i / kHeadWidth % kHeads == head;
+      EXPECT_EQ(by_one[head][i] == by_head[i], is_of_head) << "head " << head << ", element " << i;
+    }
+  }
+}
+
 TEST(HeliosSwitches, HistoryNeedsItsPatches) {
   Json config = find_model_type("helios").hostile_config();
   config.set("has_multi_term_memory_patch", false);

@@ -40,7 +40,7 @@ class AttentionPrecisionTest : public testing::Test {
     const Tensor q = to_device(*device, problem.q, run.dtype), k = to_device(*device, problem.k, run.dtype);
     AttentionMask mask;
     if (!problem.bias.empty()) {
-      mask.values = to_device(*device, problem.bias, run.dtype);
+      mask.values = to_device(*device, problem.bias, run.mask_dtype.value_or(run.dtype));
       mask.head_axis = problem.bias.shape[1] == 1 ? HeadAxis::one : HeadAxis::all;
     }
     run.mask_form = MaskForm::additive;
@@ -83,6 +83,16 @@ TEST_F(AttentionPrecisionTest, KeepsTheRatioInEveryTypeAndMode) {
   }
 }
 
+// From 257 on, bfloat16 holds not every whole number, and float16 from 2049 on: lengths must not pass through them.
+TEST_F(AttentionPrecisionTest, KeepsTheRatioWithMoreKeysThanTheTypeCanCount) {
+  for (const ContextParallelConfig& config :
+       {ulysses_config(2, Lengths::anything), ring_config(3, "allgather", Lengths::anything),
+        ring_config(3, "alltoall", Lengths::anything)}) {
+    const AttentionProblem problem = rounded(random_problem({.streams = {7}, .key_streams = {781}}, 8), kBFloat16);
+    EXPECT_LE(ratio(problem, {.config = config, .dtype = kBFloat16}), kRatioLimit) << mode_name(config);
+  }
+}
+
 // Logits of one chunk 100 to 1000 above the others, at every position: finite, and the whole weight goes there.
 TEST_F(AttentionPrecisionTest, StaysFiniteWhereOneChunkIsFarAbove) {
   for (const DType dtype : {kFloat32, kBFloat16}) {
@@ -98,6 +108,19 @@ TEST_F(AttentionPrecisionTest, StaysFiniteWhereOneChunkIsFarAbove) {
               << dtype.name() << " " << mode_name(config) << ", chunk " << above << " by " << shift;
         }
       }
+    }
+  }
+}
+
+// Biases may have the type of log-sum-exps, and must keep it on their way: -1000 and -1001 are one number in bfloat16.
+TEST_F(AttentionPrecisionTest, KeepsTheRatioUnderBiasesOfAWiderType) {
+  for (const DType dtype : {kBFloat16, kFloat16}) {
+    for (const ContextParallelConfig& config : modes()) {
+      AttentionProblem problem = rounded(random_problem(shape_for(config), 9), dtype);
+      problem.bias = random_array({2, 1, 1, problem.keys()}, 9, "bias", 1.0);
+      for (double& value : problem.bias.values) value -= 1000.0;
+      EXPECT_LE(ratio(problem, {.config = config, .dtype = dtype, .mask_dtype = kFloat32}), kRatioLimit)
+          << dtype.name() << " " << mode_name(config);
     }
   }
 }

@@ -147,6 +147,18 @@ TEST_F(AttentionTest, EqualsDenseUnderFiniteBiases) {
   }
 }
 
+// A bias that all keys of an item share changes nothing, however far below zero it is: it is no mask.
+TEST_F(AttentionTest, EqualsDenseWhereEveryKeyIsBiasedFarBelowZero) {
+  constexpr double kRoundedTolerance = 1e-10;  // the bias takes four digits of the logits
+  for (const ContextParallelConfig& config : all_modes()) {
+    AttentionProblem problem = random_problem(shape_for(config), 4);
+    problem.bias = HostArray({2, 1, 1, problem.keys()});
+    for (std::int64_t key = 0; key < problem.keys(); ++key) problem.bias.at({1, 0, 0, key}) = -1e4;
+    EXPECT_LE(difference(problem, {.config = config, .mask_form = MaskForm::additive}), kRoundedTolerance)
+        << name_of(config);
+  }
+}
+
 // Every shard in turn without a key: by a boolean mask, by -inf, and out of the way by a large finite bias.
 TEST_F(AttentionTest, EqualsDenseWithEachShardInTurnMaskedAltogether) {
   for (const ContextParallelConfig& config : all_modes()) {

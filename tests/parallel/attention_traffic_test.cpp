@@ -5,6 +5,7 @@
 
 #include "parallel/attention.h"
 #include "reference/eigen_device.h"
+#include "sim/cpu_device.h"
 #include "tests/support/attention_problem.h"
 
 namespace shardproof::test {
@@ -136,6 +137,20 @@ TEST_F(AttentionTrafficTest, UnifiedSendsUlyssesTensorsAndRingChunksOfItsHeads) 
               testing::Each(Traffic{.all_to_all = 4, .all_gather = 1, .bytes = ulysses + 2 * chunk}));
   EXPECT_THAT(traffic(problem, {.config = unified_config(3, 2, "alltoall"), .return_lse = false}),
               testing::Each(Traffic{.all_to_all = 4, .exchange = 2, .bytes = ulysses + 2 * chunk}));
+}
+
+// Attention accumulates in a wider type, which is no reason to send it.
+TEST_F(AttentionTrafficTest, InBFloat16EveryElementTakesTwoBytes) {
+  device = make_cpu_device();
+  const AttentionProblem problem = random_problem({.batch = 2, .heads = 6, .streams = {12}}, 1);
+  const std::int64_t row = 2 * 4 * 2;  // of one head
+  const AttentionRun ulysses{.config = ulysses_config(3), .dtype = kBFloat16, .return_lse = false};
+  EXPECT_THAT(traffic(problem, ulysses), testing::Each(Traffic{.all_to_all = 4, .bytes = 4 * 4 * 6 * row / 3 * 2}));
+  for (const bool wide : {true, false}) {
+    AttentionRun ring{.config = ring_config(3, "alltoall"), .dtype = kBFloat16, .return_lse = false};
+    ring.config.convert_to_fp32 = wide;
+    EXPECT_THAT(traffic(problem, ring), testing::Each(Traffic{.exchange = 2, .bytes = 2 * (2 * 4 * 6 * row)}));
+  }
 }
 
 }  // namespace

@@ -101,7 +101,8 @@ AttentionMask local_mask(const AttentionProblem& problem, const AttentionRun& ru
   if (run.mask_form == MaskForm::boolean) {
     for (double& value : values.values) value = value == kNever ? 0.0 : 1.0;
   }
-  mask.values = to_device(*run.device, values, run.mask_form == MaskForm::boolean ? kBool : run.dtype);
+  mask.values =
+      to_device(*run.device, values, run.mask_form == MaskForm::boolean ? kBool : run.mask_dtype.value_or(run.dtype));
   return mask;
 }
 

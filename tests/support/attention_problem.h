@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,7 @@ struct AttentionRun {
   // Of the mask; a mask with query rows needs the global axis. A local one is divided like the keys.
   KeyAxis key_axis = KeyAxis::local;
   MaskForm mask_form = MaskForm::boolean;
+  std::optional<DType> mask_dtype = std::nullopt;  // of an additive mask; none: dtype
   Placement keys = Placement::split;
   bool return_lse = true;
   GatherForm gather_form = GatherForm::ragged;

@@ -47,7 +47,7 @@ class ExtremeInputs : public testing::TestWithParam<DType> {
     return check_extremes(recorded(config, queries, keys), options, GetParam(), *device_);
   }
   // Of one attention call: masks of -1e9 and of the lowest number are the same in float16.
-  std::int64_t problems() const { return GetParam() == kFloat16 ? 6 : 7; }
+  std::int64_t problems() const { return GetParam() == kFloat16 ? 7 : 8; }
 
  private:
   std::unique_ptr<Device> device_ = make_cpu_device();

@@ -120,6 +120,7 @@ enum class Wrong : std::uint8_t {
   nothing,
   branch,     // on several ranks the branch returns twice what it should
   argument,   // is given twice what it should, which is halved again after
+  positions,  // are rounded to the type on several ranks
   padded,     // is given a row more, whose result is cut away
   overflow,   // a result that float16 cannot hold, and that nobody uses
   later_run,  // the third run of the branch on several ranks ends in an error
@@ -133,7 +134,7 @@ class Branch final : public Module, public AttentionSlot {
   explicit Branch(Wrong wrong) : Module("Branch"), wrong_(wrong) {}
   bool is_parallel() const { return context_parallel() != nullptr && !context_parallel()->is_one_rank(); }
   std::span<const ArgumentSpec> forward_arguments() const override {
-    static const ArgumentSpec kArguments[] = {{"x"}};
+    static const ArgumentSpec kArguments[] = {{"x"}, {"positions", ArgumentKind::coordinate}};
     return kArguments;
   }
   Outputs forward(Arguments& arguments) override {
@@ -152,7 +153,7 @@ class Sum final : public Module {
  public:
   explicit Sum(Wrong wrong) : Module("Sum"), wrong_(wrong), branch_(add_child<Branch>("branch", wrong)) {}
   std::span<const ArgumentSpec> forward_arguments() const override {
-    static const ArgumentSpec kArguments[] = {{"x"}};
+    static const ArgumentSpec kArguments[] = {{"x"}, {"positions", ArgumentKind::coordinate}};
     return kArguments;
   }
   Outputs forward(Arguments& arguments) override {
@@ -161,7 +162,7 @@ class Sum final : public Module {
     const bool is_padded = wrong_ == Wrong::padded && branch_.is_parallel();
     Tensor given = is_doubled ? ops::multiply(x, 2.0) : x;
     if (is_padded) given = ops::concat(std::vector{x, x.narrow(1, 0, 1)}, 1);
-    Tensor branch = branch_.call({{"x", given}}).tensors.front().narrow(1, 0, x.size(1));
+    Tensor branch = branch_.call(with_positions(given, arguments)).tensors.front().narrow(1, 0, x.size(1));
     if (is_doubled) branch = ops::multiply(branch, 0.5);
     if (wrong_ == Wrong::overflow) branch = x;
     const Tensor sum = ops::add(ops::multiply(x, 64.0), branch);
@@ -170,6 +171,15 @@ class Sum final : public Module {
   }
 
  private:
+  Arguments with_positions(const Tensor& x, const Arguments& arguments) const {
+    Arguments given{{"x", x}};
+    Tensor positions = arguments.optional_tensor("positions");
+    if (wrong_ == Wrong::positions && branch_.is_parallel())
+      positions = ops::cast(ops::cast(positions, x.dtype()), positions.dtype());
+    if (positions.defined()) given.set("positions", positions);
+    return given;
+  }
+
   Wrong wrong_;
   Branch& branch_;
 };
@@ -236,6 +246,28 @@ TEST(Modules, NameTheArgumentThatIsGivenWrongly) {
   EXPECT_EQ(result.verdict, Verdict::different);
   EXPECT_EQ(result.modules->worst->value, "argument 'x'");
   EXPECT_EQ(result.modules->worst->class_name, "Branch");
+}
+
+// Positions are no numbers of the type: where they are large, rounding them moves a token.
+TEST(Modules, TakePositionsAsTheyAre) {
+  for (const Wrong wrong : {Wrong::nothing, Wrong::positions}) {
+    ModelType type = sum_type(wrong);
+    type.hostile_cases = [of_sum = type.hostile_cases](std::uint64_t seed, Device& host) {
+      std::vector<ModelCase> cases = of_sum(seed, host);
+      const std::vector<double> positions{1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008};
+      cases.front().arguments.set("positions", ops::from_doubles(host, positions, {8}, kFloat64));
+      return cases;
+    };
+    ParallelPlans plans = sum_plans();
+    const ContextParallelInput positions{.split_dim = 0, .expected_dims = 1};
+    std::get<SplitEntries>(plans.cp->entries.front().second).emplace_back("positions", positions);
+    Subject subject = Subject::of_model(type, 0);
+    Verifier verifier(subject, {.dtype = kBFloat16, .device = DeviceChoice::cpu});
+    const VerificationResult result = verifier.verify("case", context({.ring_degree = 2}), plans, Passed::exact);
+    const bool is_healthy = wrong == Wrong::nothing;
+    EXPECT_EQ(result.verdict, is_healthy ? Verdict::rounding_equivalent : Verdict::different) << result.reason;
+    EXPECT_EQ(result.modules->worst->value == "argument 'positions'", !is_healthy);
+  }
 }
 
 TEST(Modules, AreNamedBesidesADifferenceEndToEnd) {

@@ -48,6 +48,21 @@ TEST(TensorParallelSweep, VerifiesQwenImage21Alone) {
   EXPECT_EQ(sweep(golden("qwenimage21/tiny"), {}), (SweepCounts{8, 36}));
 }
 
+// Dimensions of the mesh besides tp, ring and ulysses hold runs of their own, over which nothing is summed.
+TEST(TensorParallelReplicas, AreVerifiedOnInputsOfTheirOwn) {
+  Subject subject = Subject::open("flux", 0);
+  Verifier verifier(subject, {});
+  const ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
+  for (const char* text : {"dp=2,tp=2", "tp=2,dp=2", "tp=3,dp=2,ring=2,ulysses=1", "ring=1,tp=2,ulysses=3,dp=2"}) {
+    const Mesh mesh = Mesh::parse(text);
+    ParallelConfig config{.tensor_parallel_config = TensorParallelConfig{.mesh = mesh}};
+    if (mesh.has("ring")) config.context_parallel_config = ContextParallelConfig{.mesh = mesh};
+    ASSERT_EQ(replica_count(config), 2);
+    const VerificationResult result = verifier.verify("even", config, plans);
+    EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << text << ": " << result.reason;
+  }
+}
+
 VerificationResult verified(const std::string& source, TensorParallelPlan plan) {
   Subject subject = Subject::open(source, 0);
   Verifier verifier(subject, {});
