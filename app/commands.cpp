@@ -7,6 +7,7 @@
 
 #include "app/build_info.h"
 #include "app/configurations.h"
+#include "app/hypothesis.h"
 #include "app/plan_rows.h"
 #include "app/real_run.h"
 #include "app/repeat.h"
@@ -91,6 +92,7 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
     if (results[i].verdict != Verdict::different) continue;
     results[i].repeat = repeat_command(options, results[i], configurations[i], std::nullopt);
   }
+  look_for_known_mistakes(request, options, progress, outcome.report);
   if (options.shrink) shrink_first_difference(request, options, configurations, progress, outcome.report);
   if (has_rounding) outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
   outcome.report.not_checked = what_verify_leaves_open(options);

@@ -400,6 +400,9 @@ void add_zoo(Subcommand& command, Options& options) {
   command.flag("--full", "all faults instead of a sample", [&] { options.full = true; });
   command.value("--seed", OptionKind::integer, "N", "of the sample, of weights and of inputs (default 0)",
                 seed_into(options.seed));
+  command.value("--write-fingerprints", OptionKind::output_file, "FILE",
+                "write the fingerprints of all faults, by which verify recognises them, instead of a score",
+                [&](const std::string&, const std::string& text) { options.write_fingerprints = text; });
 }
 
 void check_zoo(const Options& options) {
@@ -408,6 +411,12 @@ void check_zoo(const Options& options) {
                    printable(options.fault.value_or("")));
   SHARDPROOF_CHECK(!options.list || !(options.full || options.fault || options.json || options.shrink), usage_error,
                    "--list: nothing is run; expected no --only, --full, --shrink or --json beside it");
+  SHARDPROOF_CHECK(
+      !options.write_fingerprints || !(options.list || options.full || options.fault || options.json || options.shrink),
+      usage_error,
+      "--write-fingerprints '{}': it takes all faults and keeps no score; expected no --list, --only, --full, "
+      "--shrink or --json beside it",
+      printable(options.write_fingerprints.value_or("")));
 }
 
 constexpr const char* kSubcommands = "oracle, verify, plan, run, launch or zoo (--help explains them)";

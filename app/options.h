@@ -56,6 +56,7 @@ struct Options {
   bool list = false;
   bool full = false;
   std::optional<std::string> fault = std::nullopt;
+  std::optional<std::string> write_fingerprints = std::nullopt;  // of zoo, instead of a score
   std::optional<std::string> json = std::nullopt;
   std::optional<std::string> write_plan = std::nullopt;  // of plan
 };

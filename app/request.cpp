@@ -66,6 +66,16 @@ RunRequest::RunRequest(const Options& options, Report& report) : subject(subject
   }
 }
 
+std::function<ParallelPlans(const Json& config)> plans_of_sizes(const RunRequest& request, const Options& options) {
+  return [&request, &options](const Json& config) {
+    const ModelType& model = request.subject.model();
+    if (options.plan == "default" || options.plan == "shipped") return plans_of_model(model, config, options.plan);
+    ParallelPlans plans = request.plans;
+    if (model.attention_heads) plans.attention_heads = model.attention_heads(config);
+    return plans;
+  };
+}
+
 void Refusals::add(const std::string& case_name, const std::string& reason) {
   const auto same = [&](const auto& known) { return known.first == reason; };
   auto found = std::find_if(by_reason_.begin(), by_reason_.end(), same);

@@ -2,6 +2,7 @@
 // configuration that was asked for by name and is refused.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,10 @@ struct RunRequest {
   std::vector<std::string> cases;
   RequestedConfigurations configurations;
 };
+
+// The plans in effect for a model like the subject's with another configuration: those of a name are made anew, those
+// of a file taken as they are. The request and the options must outlive it.
+std::function<ParallelPlans(const Json& config)> plans_of_sizes(const RunRequest& request, const Options& options);
 
 // Refusals of the one configuration that was asked for, by reason, as messages for standard error.
 class Refusals {

@@ -15,12 +15,7 @@ ShrinkInput input_for(RunRequest& request, const Options& options, const Verific
   ShrinkInput input;
   input.model = request.subject.model();
   input.settings = request.subject.config();
-  input.plans = [&request, &options, type = input.model](const Json& small) {
-    if (options.plan == "default" || options.plan == "shipped") return plans_of_model(type, small, options.plan);
-    ParallelPlans plans = request.plans;
-    if (type.attention_heads) plans.attention_heads = type.attention_heads(small);
-    return plans;
-  };
+  input.plans = plans_of_sizes(request, options);
   input.features = features_of(input.model, request.subject.load_case(failed.case_name).arguments);
   input.config = config;
   input.stopped = failed.stopped;

@@ -34,4 +34,5 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/shardproofConfigVersion.c
 install(FILES ${PROJECT_BINARY_DIR}/shardproofConfig.cmake ${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake
     ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
   DESTINATION ${shardproof_package_folder})
+install(FILES ${PROJECT_SOURCE_DIR}/verify/data/fingerprints.json DESTINATION ${CMAKE_INSTALL_DATADIR}/shardproof)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

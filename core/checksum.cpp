@@ -32,4 +32,6 @@ std::uint64_t checksum_of(const Tensor& tensor) {
   return sum;
 }
 
+std::uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
 }  // namespace shardproof

@@ -131,6 +131,25 @@ Json to_json(const ShrunkResult& shrunk) {
   return json;
 }
 
+Json or_null(const std::optional<Hypothesis>& hypothesis) {
+  if (!hypothesis) return {};
+  Json mistakes = Json::array();
+  for (const Hypothesis::Mistake& mistake : hypothesis->mistakes) {
+    Json one = Json::object();
+    one.set("name", mistake.name);
+    one.set("what", mistake.what);
+    mistakes.append(std::move(one));
+  }
+  Json json = Json::object();
+  json.set("mistakes", std::move(mistakes));
+  json.set("others", hypothesis->others);
+  json.set("model", hypothesis->model);
+  json.set("equal", hypothesis->equal);
+  json.set("shown", hypothesis->shown);
+  json.set("configurations", hypothesis->configurations);
+  return json;
+}
+
 Json to_json(const OracleResult& result) {
   Json json = Json::object();
   json.set("source", result.source);
@@ -188,6 +207,7 @@ Json json_report(const Report& report) {
   json.set("model", report.model);
   json.set("results", std::move(results));
   json.set("summary", std::move(summary));
+  if (report.command == "verify") json.set("hypothesis", or_null(report.hypothesis));
   if (report.shrunk) json.set("shrunk", to_json(*report.shrunk));
   return json;
 }

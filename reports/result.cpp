@@ -37,6 +37,17 @@ std::string module_ratio_text(const ModuleRatio& ratio) {
                      fmt::join(ratio.index, ","), ratio.ratio);
 }
 
+std::string hypothesis_text(const Hypothesis& hypothesis) {
+  std::vector<std::string> names;
+  for (const Hypothesis::Mistake& mistake : hypothesis.mistakes)
+    names.push_back(fmt::format("{} ({})", mistake.name, mistake.what));
+  if (hypothesis.others > 0) names.push_back(fmt::format("{} more", hypothesis.others));
+  const std::string equal = hypothesis.equal == hypothesis.shown ? "all" : fmt::format("{} of the", hypothesis.equal);
+  return fmt::format(
+      "{}: the same outputs, or the same end, in {} {} small configurations of {} that show a mistake ({} tried)",
+      fmt::join(names, " or "), equal, hypothesis.shown, hypothesis.model, hypothesis.configurations);
+}
+
 std::string_view oracle_word(const OracleResult& result) {
   if (!result.checked) return verdict_word(Verdict::not_checked);
   return result.agrees ? "AGREES" : "DISAGREES";

@@ -163,6 +163,22 @@ struct ShrunkResult {
   bool was_cut_off = false;  // by its limit of time
 };
 
+// Known mistakes that compute in small configurations exactly what was found there, on every rank.
+struct Hypothesis {
+  struct Mistake {
+    std::string name;
+    std::string what;
+  };
+  std::string model;                   // class name
+  std::vector<Mistake> mistakes = {};  // at most three, which cannot be told apart
+  int others = 0;                      // more of them
+  int equal = 0;                       // configurations in which outputs, stop or refusal are the same
+  int shown = 0;                       // configurations in which the code at hand differs from correct code
+  int configurations = 0;              // all
+};
+// "NAME (what it models): the same outputs, or the same end, in all 5 small configurations of .. (14 tried)".
+std::string hypothesis_text(const Hypothesis& hypothesis);
+
 struct Report {
   std::string command;  // "oracle", "verify", "plan"
   std::string version;
@@ -175,6 +191,7 @@ struct Report {
   std::vector<OracleResult> oracles;
   std::vector<PlanRow> plan;
   std::optional<ShrunkResult> shrunk = std::nullopt;
+  std::optional<Hypothesis> hypothesis = std::nullopt;  // of the differences, if one was found
   // Remarks on the whole run.
   std::vector<std::string> notes;
   // What no result covers.

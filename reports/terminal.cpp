@@ -236,6 +236,8 @@ class Printer {
     }
     if (count == 0) return;
     text_ += fmt::format("\n{} ({} of {})\n", title, count, report_.verifications.size());
+    if (verdict == Verdict::different && report_.hypothesis)
+      paragraph(printable(hypothesis_text(*report_.hypothesis), 1000), "  hypothesis: ", 4);
     for (const auto& [reason, names] : by_reason) {
       message(reason);
       configurations(names);

@@ -14,6 +14,7 @@
 #include "verify/bitwise_check.h"
 #include "verify/contributors.h"
 #include "verify/diagnosis.h"
+#include "verify/field_draw.h"
 #include "verify/independent_faults.h"
 #include "verify/judging.h"
 #include "verify/structure_check.h"
@@ -140,16 +141,7 @@ ExactVerifier::Draw& ExactVerifier::draw(int number, int attempt) {
 std::unique_ptr<Module> ExactVerifier::make_tree(Draw& draw) {
   if (draw.number == 0) return subject_.make_tree(draw.context);
   std::unique_ptr<Module> tree = subject_.model().create(subject_.config(), draw.context);
-  if (!draw.weights) {
-    ModelState state;
-    state.dtype = draw.context.dtype;
-    for_each_parameter(*tree, [&](const std::string& path, Module&, const Module::Parameter& parameter) {
-      state.names.push_back(path);
-      state.tensors.push_back(std::make_shared<const Tensor>(
-          random_field_tensor(*draw.device, draw.seed, path, parameter.tensor->shape())));
-    });
-    draw.weights = std::move(state);
-  }
+  if (!draw.weights) draw.weights = random_field_state(*tree, *draw.device, draw.seed);
   assign_state(*tree, *draw.weights);
   return tree;
 }
@@ -177,19 +169,7 @@ void ExactVerifier::run_dense(Draw& draw, const ModelCase& raw, DenseCase& dense
   const std::unique_ptr<Module> tree = make_tree(draw);
   dense.output_names = raw.outputs;
   dense.arguments = prepared_arguments(*tree, raw.arguments, draw.context, subject_.host());
-  for (const ArgumentSpec& spec : tree->forward_arguments()) {
-    Value* value = dense.arguments.find(spec.name);
-    if (spec.kind != ArgumentKind::value || value == nullptr) continue;
-    const std::string name = fmt::format("replica {}/{}", dense.replica, spec.name.text());
-    const auto drawn = [&](const Tensor& of_case, std::size_t number) {
-      return random_field_tensor(*draw.device, draw.seed, fmt::format("{}/{}", name, number), of_case.shape());
-    };
-    if (auto* tensor = std::get_if<Tensor>(value)) {
-      *tensor = drawn(*tensor, 0);
-    } else if (auto* list = std::get_if<std::vector<Tensor>>(value)) {
-      for (std::size_t i = 0; i < list->size(); ++i) (*list)[i] = drawn((*list)[i], i);
-    }
-  }
+  draw_field_values(dense.arguments, *tree, *draw.device, draw.seed, fmt::format("replica {}/", dense.replica));
   const auto recorder = ContextParallelState::for_one_rank();
   set_attention_state(*tree, recorder);
   dense.outputs = tree->call(dense.arguments).tensors;

@@ -259,7 +259,9 @@ void expect_types_of_the_contract(const Json& result) {
 TEST(Verify, WritesTheJsonOfTheContract) {
   const JsonRun result = run_with_json({"verify", "flux", "--case", "uneven", "--seed", "3", "--schedule-seed", "4"});
   EXPECT_EQ(result.run.status, 0);
-  EXPECT_EQ(keys_of(result.json), (Words{"command", "version", "features", "model", "results", "summary"}));
+  EXPECT_EQ(keys_of(result.json),
+            (Words{"command", "version", "features", "model", "results", "summary", "hypothesis"}));
+  EXPECT_TRUE(result.json.at("hypothesis").is_null());
   EXPECT_EQ(result.json.at("model").as_string(), "FluxTransformer2DModel");
   EXPECT_EQ(result.json.at("version").as_string().substr(0, 2), "0.");
   const Words fields{"case",

@@ -183,6 +183,12 @@ TEST(CommandLineOptions, OfTheZooDoNotContradictEachOther) {
     expect_usage_error({"zoo", "--list", option},
                        "--list: nothing is run; expected no --only, --full, --shrink or --json beside it");
   }
+  for (const char* option : {"--list", "--full", "--only=LSE_MAX", "--json=out.json", "--shrink"}) {
+    expect_usage_error(
+        {"zoo", "--write-fingerprints", "prints.json", option},
+        "--write-fingerprints 'prints.json': it takes all faults and keeps no score; expected no --list, "
+        "--only, --full, --shrink or --json beside it");
+  }
 }
 
 TEST(CommandLine, RefusesUnknownOptions) {

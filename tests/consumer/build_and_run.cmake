@@ -51,6 +51,11 @@ execute_process(COMMAND "${WORK_FOLDER}/installed/bin/shardproof" verify ltx --p
 if(NOT status EQUAL 1)
   message(FATAL_ERROR "expected a difference (1), got (${status}):\n${output}")
 endif()
+# What it looks like is found in the data that were installed.
+string(FIND "${output}" "hypothesis: PLAN_MODULATION_WHOLE" at)
+if(at EQUAL -1)
+  message(FATAL_ERROR "expected a hypothesis, got:\n${output}")
+endif()
 file(READ "${WORK_FOLDER}/shrunk.json" shrunk)
 string(JSON shrunk GET "${shrunk}" shrunk test)
 file(WRITE "${WORK_FOLDER}/shrunk/consumer_test.cpp" "${shrunk}")

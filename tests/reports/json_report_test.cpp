@@ -21,7 +21,7 @@ using Keys = std::vector<std::string>;
 
 TEST(JsonReport, HasTheTopLevelOfTheContract) {
   const Json json = json_report(test::verify_report());
-  EXPECT_EQ(keys_of(json), (Keys{"command", "version", "features", "model", "results", "summary"}));
+  EXPECT_EQ(keys_of(json), (Keys{"command", "version", "features", "model", "results", "summary", "hypothesis"}));
   EXPECT_EQ(json.at("command").as_string(), "verify");
   EXPECT_EQ(json.at("version").as_string(), "1.2.3");
   EXPECT_EQ(json.at("features").dump(), R"(["device:cpu","tier:rounding"])");
@@ -108,6 +108,19 @@ TEST(JsonReport, WritesWhatWasShrunk) {
   EXPECT_EQ(json.at("shrunk").at("configuration").as_string(), "text=1; ring");
   EXPECT_EQ(json.at("shrunk").at("result").at("repeat").as_string(), "shardproof verify flux");
   EXPECT_EQ(json.at("shrunk").at("test").as_string(), "TEST");
+}
+
+TEST(JsonReport, WritesTheHypothesisOfVerify) {
+  Report report;
+  report.command = "plan";
+  EXPECT_EQ(json_report(report).find("hypothesis"), nullptr);
+  report.command = "verify";
+  EXPECT_TRUE(json_report(report).at("hypothesis").is_null());
+  report.hypothesis = test::hypothesis();
+  EXPECT_EQ(
+      json_report(report).at("hypothesis").dump(0),
+      R"({"mistakes":[{"name":"CHUNK_LOST","what":"a chunk is lost"},{"name":"CHUNK_TWICE","what":"one is twice"}],)"
+      R"("others":0,"model":"FluxTransformer2DModel","equal":3,"shown":4,"configurations":14})");
 }
 
 TEST(JsonReport, WritesTheWorstModuleAndTheNext) {

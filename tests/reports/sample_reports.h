@@ -51,6 +51,14 @@ inline ModuleRatios module_ratios() {
           .not_comparable = 1};
 }
 
+inline Hypothesis hypothesis() {
+  return {.model = "FluxTransformer2DModel",
+          .mistakes = {{"CHUNK_LOST", "a chunk is lost"}, {"CHUNK_TWICE", "one is twice"}},
+          .equal = 3,
+          .shown = 4,
+          .configurations = 14};
+}
+
 inline VerificationResult refused_result(const char* case_name, const char* mode, const char* mesh,
                                          const char* rotate_method) {
   VerificationResult result;

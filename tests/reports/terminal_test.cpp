@@ -54,6 +54,25 @@ TEST(TerminalText, ShowsAVerification) {
             "1e-11.\n");
 }
 
+TEST(TerminalText, SaysWhichMistakeADifferenceLooksLike) {
+  Report report = test::verify_report();
+  report.hypothesis = test::hypothesis();
+  EXPECT_THAT(terminal_text(report), Not(HasSubstr("hypothesis"))) << "nothing differs";
+  report.verifications[0].verdict = Verdict::different;
+  report.verifications[0].reason = "wrong";
+  EXPECT_THAT(
+      terminal_text(report),
+      HasSubstr("DIFFERENT (1 of 5)\n"
+                "  hypothesis: CHUNK_LOST (a chunk is lost) or CHUNK_TWICE (one is twice): the same outputs, or "
+                "the same end, in 3 of the\n"
+                "    4 small configurations of FluxTransformer2DModel that show a mistake (14 tried)\n"
+                "  - wrong\n"));
+  report.hypothesis->equal = 4;
+  report.hypothesis->others = 2;
+  EXPECT_THAT(hypothesis_text(*report.hypothesis),
+              HasSubstr("(one is twice) or 2 more: the same outputs, or the same end, in all 4 small configurations"));
+}
+
 TEST(TerminalText, NamesADifferenceWithEveryLineOfItsReport) {
   Report report = test::verify_report();
   report.verifications.resize(1);

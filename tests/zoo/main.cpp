@@ -2,6 +2,7 @@
 // can be switched on, so that the product holds none. Arguments are those of `shardproof`, beginning with `zoo`.
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <new>
@@ -10,11 +11,13 @@
 
 #include "app/build_info.h"
 #include "app/commands.h"
+#include "app/hypothesis.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/processor_check.h"
 #include "app/progress.h"
 #include "core/error.h"
+#include "tests/zoo/fingerprints.h"
 #include "tests/zoo/zoo.h"
 
 namespace shardproof::zoo {
@@ -26,6 +29,21 @@ Json with_build(Json json) {
   for (const std::string& feature : build_features()) features.append(feature);
   json.set("features", std::move(features));
   return json;
+}
+
+int write_fingerprints(const std::string& path) {
+  OutputTarget target("--write-fingerprints", path);
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress;
+  const FingerprintTable table = make_fingerprint_table(
+      chosen_faults({.full = true}),
+      [&](int done, int all, std::string_view name) { progress.step(done, all, std::string(name)); });
+  progress.clear();
+  target.write(table.to_json().dump(1) + "\n");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  write_standard_output(fmt::format("{} of {} faults leave fingerprints in {} models; {:.1f} seconds\n",
+                                    table.mistakes.size(), all_faults().size(), table.correct.size(), seconds.count()));
+  return kVerified;
 }
 
 int run(int count, const char* const* words) {
@@ -41,10 +59,12 @@ int run(int count, const char* const* words) {
     write_standard_output(list_text());
     return kVerified;
   }
+  if (line.options->write_fingerprints) return write_fingerprints(*line.options->write_fingerprints);
   const ZooOptions options{.seed = line.options->seed,
                            .full = line.options->full,
                            .only = line.options->fault,
-                           .shrink = line.options->shrink};
+                           .shrink = line.options->shrink,
+                           .fingerprints = FingerprintTable::read(fingerprint_table_path())};
   static_cast<void>(chosen_faults(options));
   std::unique_ptr<OutputTarget> json;
   if (line.options->json) json = std::make_unique<OutputTarget>("--json", *line.options->json);

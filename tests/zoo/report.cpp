@@ -119,6 +119,33 @@ std::string localisation_text(const ZooReport& report) {
   return text;
 }
 
+std::ptrdiff_t identified_faults(const ZooReport& report, bool Identification::* how) {
+  return std::ranges::count_if(report.faults, [&](const FaultScore& score) {
+    return score.is_killed() && score.identification && *score.identification.*how;
+  });
+}
+
+// How many of the killed faults verify names, and which it does not.
+std::string identification_text(const ZooReport& report) {
+  if (!report.options.fingerprints) return {};
+  std::string text;
+  std::vector<std::string_view> without;
+  for (const FaultScore& score : report.faults) {
+    if (!score.is_killed() || score.identification->is_named) continue;
+    const Identification& found = *score.identification;
+    if (found.model.empty()) without.push_back(score.fault->name);
+    if (!found.model.empty())
+      text += fmt::format("not identified: {}, {}: {}\n", score.fault->name, found.model,
+                          found.said.empty() ? "no fault of the table leaves its fingerprints" : found.said);
+  }
+  if (!without.empty()) text += fmt::format("without fingerprints: {}\n", fmt::join(without, ", "));
+  return fmt::format("identified: {} of {} killed faults, {} of them as the only one that fits\n",
+                     identified_faults(report, &Identification::is_named),
+                     std::ranges::count_if(report.faults, &FaultScore::is_killed),
+                     identified_faults(report, &Identification::is_alone)) +
+         text;
+}
+
 // Faults that exact arithmetic cannot be, and those of them for which it runs something else.
 std::string exact_text(const ZooReport& report) {
   std::vector<std::string_view> cannot, stand_ins;
@@ -185,6 +212,15 @@ Json to_json(const TierScore& score) {
   return json;
 }
 
+Json to_json(const Identification& found) {
+  Json json = Json::object();
+  json.set("model", found.model.empty() ? Json() : Json(found.model));
+  json.set("named", found.is_named);
+  json.set("alone", found.is_alone);
+  json.set("said", found.said);
+  return json;
+}
+
 Json to_json(const FaultScore& score) {
   Json json = Json::object();
   json.set("fault", score.fault->name);
@@ -204,6 +240,7 @@ Json to_json(const FaultScore& score) {
   place.set("found", score.found);
   place.set("localised", score.is_localised);
   json.set("diagnosis", std::move(place));
+  if (score.identification) json.set("identification", to_json(*score.identification));
   if (score.shrunk) json.set("shrunk", to_json(*score.shrunk));
   json.set("seconds", score.seconds);
   return json;
@@ -226,6 +263,7 @@ std::string report_text(const ZooReport& report) {
       "(tensor parallelism)\n";
   text += exact_text(report);
   text += localisation_text(report);
+  text += identification_text(report);
   text += shrinking_text(report);
   for (const FaultScore& score : report.faults) {
     if (!score.is_killed()) text += fmt::format("ALIVE: {} ({})\n", score.fault->name, score.fault->what);
@@ -268,6 +306,10 @@ Json report_json(const ZooReport& report) {
   summary.set("killed", std::ranges::count_if(report.faults, &FaultScore::is_killed));
   summary.set("killed_by_tier", std::move(tiers));
   summary.set("localised", localised_faults(report));
+  if (report.options.fingerprints) {
+    summary.set("identified", identified_faults(report, &Identification::is_named));
+    summary.set("identified_alone", identified_faults(report, &Identification::is_alone));
+  }
   summary.set("killed_by_usual_test", kills_of_usual(report));
   summary.set("healthy_runs", report.healthy_runs);
   Json problems = Json::array();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 namespace shardproof::zoo {
@@ -16,6 +17,18 @@ constexpr std::uint64_t id(std::string_view name) {
 
 // Whether the fault is on and this thread runs a rank. Remembers that the question was answered with yes.
 bool active(std::uint64_t fault);
+
+// Remembers during its lifetime which faults' statements ranks come to: no other fault can change such a run.
+class ReachRecorder {
+ public:
+  // state_error if another one is at work.
+  ReachRecorder();
+  ~ReachRecorder();
+  ReachRecorder(const ReachRecorder&) = delete;
+  ReachRecorder& operator=(const ReachRecorder&) = delete;
+  // Their numbers.
+  std::set<std::uint64_t> reached() const;
+};
 
 // Switches a fault on for its lifetime.
 class FaultSwitch {

@@ -49,6 +49,7 @@ class Keeper {
   std::vector<std::unique_ptr<Tier>> tiers_;
   UsualTest usual_;
   Localiser localiser_;
+  FaultPrinter printer_;
   std::map<std::pair<std::string, std::string>, std::vector<Scenario>> scenarios_;
   std::map<std::pair<std::string, std::string>, bool> healthy_;
   std::map<std::string, ParallelPlans> plans_;
@@ -125,6 +126,7 @@ FaultScore Keeper::score(const Fault& fault) {
   for (const auto& tier : tiers_) score.tiers.push_back(look(*tier, fault, killers, score.reached));
   score.kills = static_cast<int>(killers.size());
   localise(killers, score);
+  if (options_.fingerprints) score.identification = printer_.identify(fault, *options_.fingerprints);
   const FaultSwitch on(fault.name);
   score.usual = usual_.fails_for(fault);
   if (options_.shrink) {

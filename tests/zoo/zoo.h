@@ -11,6 +11,7 @@
 
 #include "core/json.h"
 #include "tests/zoo/fault.h"
+#include "tests/zoo/fingerprints.h"
 #include "tests/zoo/shrinking.h"
 
 namespace shardproof::zoo {
@@ -29,6 +30,8 @@ struct ZooOptions {
   bool full = false;                               // all faults instead of a sample
   std::optional<std::string> only = std::nullopt;  // one fault
   bool shrink = false;                             // also look for the smallest failure of each
+  // Also look for each fault in this table, as verify does (see verify/hypothesis.h).
+  std::optional<FingerprintTable> fingerprints = std::nullopt;
 };
 
 // What one tier made of one fault.
@@ -54,6 +57,7 @@ struct FaultScore {
   std::string found = {};     // what the diagnosis says
   bool is_localised = false;
   std::optional<ShrunkFault> shrunk = std::nullopt;
+  std::optional<Identification> identification = std::nullopt;
   double seconds = 0.0;
   bool is_killed() const { return kills >= kKillsNeeded; }
 };

@@ -260,6 +260,28 @@ TEST(Zoo, CountsNoStandInForExactArithmetic) {
   EXPECT_EQ(report_json(report).at("summary").at("killed_by_tier").at("exact").as_int(), 0);
 }
 
+TEST(Zoo, ReportsWhichFaultsAreIdentified) {
+  static const Fault kOne{.name = "ONE", .what = "nothing", .edits = {}, .modes = "ring"};
+  static const Fault kTwo{.name = "TWO", .what = "nothing", .edits = {}, .modes = "ring"};
+  static const Fault kThree{.name = "THREE", .what = "nothing", .edits = {}, .modes = "ring"};
+  ZooReport report;
+  report.faults = {
+      {.fault = &kOne, .kills = 2, .identification = Identification{"Model", true, true, "it is ONE"}},
+      {.fault = &kTwo, .kills = 2, .identification = Identification{"Model", false, false, "it is ONE"}},
+      {.fault = &kThree, .kills = 2, .identification = Identification{}},
+  };
+  EXPECT_THAT(report_text(report), testing::Not(HasSubstr("identified"))) << "nothing was looked for";
+  report.options.fingerprints = FingerprintTable{};
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("identified: 1 of 3 killed faults, 1 of them as the only one that fits\n"
+                              "not identified: TWO, Model: it is ONE\n"
+                              "without fingerprints: THREE\n"));
+  const Json json = report_json(report);
+  EXPECT_EQ(json.at("summary").at("identified").as_int(), 1);
+  EXPECT_EQ(json.at("results").at(1).at("identification").at("said").as_string(), "it is ONE");
+  EXPECT_TRUE(json.at("results").at(2).at("identification").at("model").is_null());
+}
+
 TEST(Zoo, ReportsAFaultThatLives) {
   static const Fault kAlive{.name = "ALIVE", .what = "nothing", .edits = {}, .modes = "ring"};
   ZooReport report;
@@ -290,6 +312,7 @@ TEST(Zoo, HasNoFaultInTheProduct) {
   for (const char* folder : {"core", "parallel", "models", "reference", "sim", "real", "reports", "verify", "app"}) {
     for (const auto& entry :
          std::filesystem::directory_iterator(std::filesystem::path(SHARDPROOF_SOURCE_DIR) / folder)) {
+      if (!entry.is_regular_file()) continue;  // data, which may name them
       std::ifstream stream(entry.path(), std::ios::binary);
       const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
       ++files;
