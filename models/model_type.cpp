@@ -59,6 +59,8 @@ const ArgumentSpec& spec_of(const Module& module, Name name) {
 
 }  // namespace
 
+bool is_setting(const Json& value) { return value.is_bool() || value.is_string() || value.is_null(); }
+
 Json sized_config(const ModelType& model, const Json& settings, const ModelSize& size) {
   SHARDPROOF_CHECK(model.sized_case, usage_error, "{} has no sizes; expected a model that has (ModelType::sized_case)",
                    model.class_name);
@@ -72,8 +74,7 @@ Json sized_config(const ModelType& model, const Json& settings, const ModelSize&
   }
   Json config = model.hostile_config();
   for (const JsonMember& member : settings.members()) {
-    const bool is_setting = member.value.is_bool() || member.value.is_string() || member.value.is_null();
-    if (is_setting) config.set(member.key, member.value);
+    if (is_setting(member.value)) config.set(member.key, member.value);
   }
   if (model.resize) {
     model.resize(config, size);

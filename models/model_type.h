@@ -73,6 +73,8 @@ const ModelType& find_model_type(std::string_view name);
 // usage_error for a feature that the model's cases do not have, listing those that they have, and for a model without
 // sizes.
 Json sized_config(const ModelType& model, const Json& settings, const ModelSize& size);
+// True for a switch, a word or null, which sized_config() takes from the settings.
+bool is_setting(const Json& value);
 // The features of the model that a case has.
 std::vector<std::string> features_of(const ModelType& model, const Arguments& arguments);
 // A feature of a case: it has an argument of that name.

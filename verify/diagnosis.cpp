@@ -80,28 +80,14 @@ class Diagnoser {
 
   void run_ranks_recorded() {
     const int world = mesh_.size();
-    outcomes_.resize(static_cast<std::size_t>(world));
     for (int rank = 0; rank < world; ++rank) {
       recorders_.push_back(std::make_unique<Recorder>(input_.most_bytes / world));
     }
-    const ParallelRunOptions& options = input_.options;
-    try {
-      run_ranks({.world_size = world, .schedule_seed = options.schedule_seed, .workers = options.workers},
-                [&](Communicator& communicator) {
-                  const auto rank = static_cast<std::size_t>(communicator.rank());
-                  communicator.set_reduction_order(options.reduction_order, options.schedule_seed);
-                  const TreeFactory observed = [&] {
-                    std::unique_ptr<Module> tree = input_.rank_tree();
-                    recorders_[rank]->watch_rank(*tree);
-                    return tree;
-                  };
-                  const auto replica = static_cast<std::size_t>(replica_of_rank(options.config, communicator.rank()));
-                  run_rank(communicator, observed, input_.arguments[replica], input_.plans, options.config,
-                           options.gather_form, outcomes_[rank]);
-                });
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::internal_error) throw;
-    }
+    outcomes_ = run_watched(
+                    input_.rank_tree,
+                    [&](int rank, Module& tree) { recorders_[static_cast<std::size_t>(rank)]->watch_rank(tree); },
+                    input_.arguments, input_.plans, input_.options)
+                    .ranks;
   }
 
   // The groups that may divide an axis, from the rank's place in them.

@@ -134,31 +134,6 @@ class ForcedRun final : public ModuleWatch {
   std::int64_t compared_ = 0;
 };
 
-// The runs of all ranks; the report in which they ended, or nothing.
-std::string run_forced(const IndependentFaultsInput& input, const ParallelRun& run,
-                       const std::vector<std::unique_ptr<ForcedRun>>& ranks) {
-  const ParallelRunOptions& options = input.options;
-  try {
-    run_ranks({.world_size = run.mesh.size(), .schedule_seed = options.schedule_seed, .workers = options.workers},
-              [&](Communicator& communicator) {
-                communicator.set_reduction_order(options.reduction_order, options.schedule_seed);
-                const auto rank = static_cast<std::size_t>(communicator.rank());
-                const TreeFactory watched = [&] {
-                  std::unique_ptr<Module> tree = input.rank_tree();
-                  ranks[rank]->watch_outside_of_plans(*tree);
-                  return tree;
-                };
-                RankOutcome outcome;
-                run_rank(communicator, watched, input.arguments[static_cast<std::size_t>(run.replica_of[rank])],
-                         input.plans, options.config, options.gather_form, outcome);
-              });
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::internal_error) throw;
-    return error.what();
-  }
-  return {};
-}
-
 }  // namespace
 
 IndependentFaults independent_faults(const IndependentFaultsInput& input, const ParallelRun& run) {
@@ -184,7 +159,11 @@ IndependentFaults independent_faults(const IndependentFaultsInput& input, const 
     ranks.push_back(std::make_unique<ForcedRun>(*whole[static_cast<std::size_t>(run.replica_of[rank])], parts,
                                                 static_cast<int>(rank)));
   }
-  result.not_checked = run_forced(input, run, ranks);
+  const ParallelRun forced = run_watched(
+      input.rank_tree,
+      [&](int rank, Module& tree) { ranks[static_cast<std::size_t>(rank)]->watch_outside_of_plans(tree); },
+      input.arguments, input.plans, input.options);
+  result.not_checked = forced.reason;
   std::map<std::size_t, IndependentFault> by_order;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     result.compared += ranks[rank]->compared();

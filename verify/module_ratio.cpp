@@ -302,27 +302,11 @@ ModuleCheck check_modules(const ModuleRatioInput& input, const ParallelRun& run,
     const auto replica = static_cast<std::size_t>(run.replica_of[static_cast<std::size_t>(rank)]);
     ranks.push_back(std::make_unique<RankRun>(*input.references[replica], parts, rank));
   }
-  std::string failure;
-  try {
-    run_ranks({.world_size = run.mesh.size(), .schedule_seed = options.schedule_seed, .workers = options.workers},
-              [&](Communicator& communicator) {
-                communicator.set_reduction_order(options.reduction_order, options.schedule_seed);
-                const auto rank = static_cast<std::size_t>(communicator.rank());
-                const TreeFactory watched = [&] {
-                  std::unique_ptr<Module> tree = input.tree();
-                  ranks[rank]->watch_outside_of_plans(*tree);
-                  return tree;
-                };
-                RankOutcome outcome;
-                run_rank(communicator, watched, input.arguments[static_cast<std::size_t>(run.replica_of[rank])],
-                         input.plans, options.config, options.gather_form, outcome);
-              });
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::internal_error) throw;
-    failure = error.what();
-  }
+  ParallelRun watched = run_watched(
+      input.tree, [&](int rank, Module& tree) { ranks[static_cast<std::size_t>(rank)]->watch_outside_of_plans(tree); },
+      input.arguments, input.plans, options);
   ModuleCheck check = summary(ranks, input, run, limit);
-  check.failure = std::move(failure);
+  check.failure = std::move(watched.reason);
   return check;
 }
 

@@ -102,6 +102,11 @@ int replica_of_rank(const ParallelConfig& config, int rank) {
 
 ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
                          const ParallelPlans& plans, const ParallelRunOptions& options) {
+  return run_watched(make_tree, [](int, Module&) {}, arguments, plans, options);
+}
+
+ParallelRun run_watched(const TreeFactory& make_tree, const TreeWatcher& watch, const std::vector<Arguments>& arguments,
+                        const ParallelPlans& plans, const ParallelRunOptions& options) {
   ParallelRun run;
   try {
     throw_problems(validate(options.config));
@@ -122,7 +127,12 @@ ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Argumen
   const auto body = [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     communicator.set_reduction_order(options.reduction_order, options.schedule_seed);
-    run_rank(communicator, make_tree, arguments[static_cast<std::size_t>(run.replica_of[rank])], plans, options.config,
+    const TreeFactory watched = [&] {
+      std::unique_ptr<Module> tree = make_tree();
+      watch(communicator.rank(), *tree);
+      return tree;
+    };
+    run_rank(communicator, watched, arguments[static_cast<std::size_t>(run.replica_of[rank])], plans, options.config,
              options.gather_form, run.ranks[rank], &refusals[rank]);
   };
   try {

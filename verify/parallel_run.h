@@ -78,5 +78,10 @@ int replica_of_rank(const ParallelConfig& config, int rank);
 // replica count).
 ParallelRun run_parallel(const TreeFactory& make_tree, const std::vector<Arguments>& arguments,
                          const ParallelPlans& plans, const ParallelRunOptions& options);
+// The same run with something done to each rank's tree before plans are applied to it, on that rank: what watches a run
+// has one of its own for every rank.
+using TreeWatcher = std::function<void(int rank, Module& tree)>;
+ParallelRun run_watched(const TreeFactory& make_tree, const TreeWatcher& watch, const std::vector<Arguments>& arguments,
+                        const ParallelPlans& plans, const ParallelRunOptions& options);
 
 }  // namespace shardproof

@@ -31,9 +31,8 @@ std::string settings_text(const ShrinkInput& input) {
   const Json hostile = input.model.hostile_config();
   Json settings = Json::object();
   for (const JsonMember& member : input.settings.members()) {
-    const bool is_setting = member.value.is_bool() || member.value.is_string() || member.value.is_null();
     const Json* known = hostile.find(member.key);
-    if (is_setting && !member.key.starts_with("_") && (known == nullptr || !(*known == member.value)))
+    if (is_setting(member.value) && !member.key.starts_with("_") && (known == nullptr || !(*known == member.value)))
       settings.set(member.key, member.value);
   }
   return settings.dump(0);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <tuple>
 #include <utility>
 
 #include "core/error.h"

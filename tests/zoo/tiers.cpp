@@ -72,10 +72,8 @@ class ReplayTier final : public Tier {
   Benches benches_;
 };
 
-// What a verdict says of a run. A difference without a worst element is that of ranks which returned different things,
-// or of a run that ended in a report: the verdict tells these apart in words only, another run tells it for certain.
-Judgement::End end_of(const VerificationResult& result, Verifier& verifier, const Scenario& scenario,
-                      const ParallelPlans& plans) {
+// What a verdict says of a run.
+Judgement::End end_of(const VerificationResult& result) {
   switch (result.verdict) {
     case Verdict::exact:
     case Verdict::rounding_equivalent: return Judgement::End::passed;
@@ -83,21 +81,19 @@ Judgement::End end_of(const VerificationResult& result, Verifier& verifier, cons
     case Verdict::not_checked: return Judgement::End::not_checked;
     case Verdict::different: break;
   }
-  if (result.figure || result.worst) return Judgement::End::differs;
-  const ParallelRun run = verifier.run(scenario.case_name, scenario.config, plans, GatherForm::ragged);
-  return run.end == RunEnd::failed ? Judgement::End::stopped : Judgement::End::differs;
+  return result.stopped ? Judgement::End::stopped : Judgement::End::differs;
 }
 
 // Exact arithmetic, on two seeds.
 class ExactTier final : public Tier {
  public:
-  explicit ExactTier(std::uint64_t seed) : seed_(seed), benches_({.seed = seed, .schedule_seed = seed}) {}
+  explicit ExactTier(std::uint64_t seed) : seed_(seed) {}
   std::string_view name() const override { return "exact"; }
 
   Judgement judge(const Scenario& scenario, const ParallelPlans& plans) override {
     try {
       const VerificationResult result = verifier_of(scenario.model).verify(scenario.case_name, scenario.config, plans);
-      return judged(end_of(result, benches_.verifier_of(scenario.model), scenario, plans), result.reason);
+      return judged(end_of(result), result.reason);
     } catch (const std::exception& error) {
       return judged(Judgement::End::stopped, error.what());
     }
@@ -114,13 +110,12 @@ class ExactTier final : public Tier {
     if (!bench) {
       bench = std::make_unique<ExactBench>(ExactBench{Subject::of_model(model_named(model), seed_), nullptr});
       bench->verifier = std::make_unique<ExactVerifier>(
-          bench->subject, ExactOptions{.bits = false, .seed = seed_, .schedule_seed = seed_});
+          bench->subject, ExactOptions{.bits = false, .diagnose = false, .seed = seed_, .schedule_seed = seed_});
     }
     return *bench->verifier;
   }
 
   std::uint64_t seed_;
-  Benches benches_;
   std::map<std::string, std::unique_ptr<ExactBench>> exact_;
 };
 
@@ -140,7 +135,7 @@ class RoundingTier final : public Tier {
     try {
       Verifier& verifier = benches_.verifier_of(scenario.model);
       const VerificationResult result = verifier.verify(scenario.case_name, scenario.config, plans);
-      return judged(end_of(result, verifier, scenario, plans), result.reason);
+      return judged(end_of(result), result.reason);
     } catch (const std::exception& error) {
       return judged(Judgement::End::stopped, error.what());
     }
