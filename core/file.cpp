@@ -22,8 +22,6 @@ namespace shardproof {
 
 namespace {
 
-std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
-
 std::string reason(int error) { return std::generic_category().message(error); }
 
 // Owns a descriptor during an operation that may throw.
@@ -43,17 +41,17 @@ class Descriptor {
 
 int open_to_read(const std::filesystem::path& path, int flags, struct stat& status) {
   SHARDPROOF_CHECK(path.native().find('\0') == std::string::npos, file_error, "'{}': a path cannot hold a NUL byte",
-                   shown(path));
+                   printable_path(path));
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
-  if (descriptor < 0) fail(ErrorKind::file_error, "cannot open '{}': {}", shown(path), reason(errno));
+  if (descriptor < 0) fail(ErrorKind::file_error, "cannot open '{}': {}", printable_path(path), reason(errno));
   if (::fstat(descriptor, &status) != 0) {
     const int error = errno;
     ::close(descriptor);
-    fail(ErrorKind::file_error, "cannot examine '{}': {}", shown(path), reason(error));
+    fail(ErrorKind::file_error, "cannot examine '{}': {}", printable_path(path), reason(error));
   }
   if (S_ISDIR(status.st_mode)) {
     ::close(descriptor);
-    fail(ErrorKind::file_error, "'{}' is a folder; expected a file", shown(path));
+    fail(ErrorKind::file_error, "'{}' is a folder; expected a file", printable_path(path));
   }
   return descriptor;
 }
@@ -66,10 +64,10 @@ std::filesystem::path followed(const std::filesystem::path& path) {
     std::error_code error;
     if (!std::filesystem::is_symlink(current, error)) return current;
     const std::filesystem::path next = std::filesystem::read_symlink(current, error);
-    if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", shown(path), error.message());
+    if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), error.message());
     current = next.is_absolute() ? next : current.parent_path() / next;
   }
-  fail(ErrorKind::file_error, "cannot write '{}': {}", shown(path), reason(ELOOP));
+  fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), reason(ELOOP));
 }
 
 // A rename is durable once its folder is on the disk; file systems that cannot do that are no reason to fail.
@@ -117,6 +115,8 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
   return result;
 }
 
+std::string printable_path(const std::filesystem::path& path) { return printable(path.native(), 1000); }
+
 std::string printable_lines(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -133,12 +133,12 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   struct stat status{};
   // Without O_NONBLOCK a named pipe would keep us waiting for a writer.
   const Descriptor descriptor(open_to_read(path, O_NONBLOCK, status));
-  SHARDPROOF_CHECK(S_ISREG(status.st_mode), file_error, "'{}' is not a regular file", shown(path));
+  SHARDPROOF_CHECK(S_ISREG(status.st_mode), file_error, "'{}' is not a regular file", printable_path(path));
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;
   void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value(), 0);
   if (address == MAP_FAILED) {
-    fail(ErrorKind::file_error, "cannot map '{}' ({} bytes): {}", shown(path), size_, reason(errno));
+    fail(ErrorKind::file_error, "cannot map '{}' ({} bytes): {}", printable_path(path), size_, reason(errno));
   }
   data_ = static_cast<const std::byte*>(address);
 }
@@ -164,7 +164,7 @@ void wait_for_data(int descriptor, const std::filesystem::path& path, Clock::tim
   const int left = waited < patience_ms ? patience_ms - static_cast<int>(waited) : 0;
   struct pollfd poll_for{descriptor, POLLIN, 0};
   SHARDPROOF_CHECK(left > 0 && ::poll(&poll_for, 1, left) != 0, file_error,
-                   "cannot read '{}': it was not written to its end within {} s", shown(path),
+                   "cannot read '{}': it was not written to its end within {} s", printable_path(path),
                    static_cast<double>(patience_ms) / 1000.0);
 }
 
@@ -186,11 +186,11 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
       wait_for_data(descriptor.value(), path, start, patience_ms);
       continue;
     }
-    if (count < 0) fail(ErrorKind::file_error, "cannot read '{}': {}", shown(path), reason(errno));
+    if (count < 0) fail(ErrorKind::file_error, "cannot read '{}': {}", printable_path(path), reason(errno));
     if (count == 0) break;
     filled += static_cast<std::size_t>(count);
     SHARDPROOF_CHECK(filled <= max_bytes, file_error, "'{}' is larger than {} bytes, the most that is read",
-                     shown(path), max_bytes);
+                     printable_path(path), max_bytes);
   }
   text.resize(filled);
   return text;
@@ -198,11 +198,12 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   SHARDPROOF_CHECK(!path.empty() && path.native().find('\0') == std::string::npos, file_error,
-                   "cannot write '{}': not a file name", shown(path));
+                   "cannot write '{}': not a file name", printable_path(path));
   target_ = followed(path);
   struct stat status{};
   const bool exists = ::stat(target_.c_str(), &status) == 0;
-  SHARDPROOF_CHECK(!exists || !S_ISDIR(status.st_mode), file_error, "cannot write '{}': it is a folder", shown(path));
+  SHARDPROOF_CHECK(!exists || !S_ISDIR(status.st_mode), file_error, "cannot write '{}': it is a folder",
+                   printable_path(path));
   if (exists && !S_ISREG(status.st_mode)) {
     descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) give_up("cannot write", errno);
@@ -234,11 +235,11 @@ void AtomicFile::discard() noexcept {
 
 void AtomicFile::give_up(std::string_view step, int error) {
   discard();
-  fail(ErrorKind::file_error, "{} '{}': {}", step, shown(path_), reason(error));
+  fail(ErrorKind::file_error, "{} '{}': {}", step, printable_path(path_), reason(error));
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is written to after it was closed", shown(path_));
+  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is written to after it was closed", printable_path(path_));
   constexpr std::size_t kMaxWrite = std::size_t{1} << 30U;
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWrite));
@@ -249,7 +250,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is committed after it was closed", shown(path_));
+  SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is committed after it was closed", printable_path(path_));
   // Devices and pipes have nothing to flush.
   if (!temporary_.empty() && ::fsync(descriptor_) != 0) give_up("cannot write", errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) give_up("cannot write", errno);

@@ -15,6 +15,8 @@ namespace shardproof {
 // `text` as it may stand in a message: control characters, marks that turn the direction of text and invalid UTF-8
 // escaped as \xNN, and cut after about `max_bytes` bytes with "..." at the cut.
 std::string printable(std::string_view text, std::size_t max_bytes = 200);
+// The same of a path, which may be longer.
+std::string printable_path(const std::filesystem::path& path);
 // The same for a text of several lines: line ends stay, and nothing is cut.
 std::string printable_lines(std::string_view text);
 

@@ -11,7 +11,6 @@
 namespace shardproof::rendezvous {
 namespace {
 
-constexpr std::size_t kListedRanks = 8;
 constexpr std::size_t kRequestCharacters = 400;
 
 const Post* arrived(const Call& call, int member) { return call.posts[static_cast<std::size_t>(member)].get(); }

@@ -10,8 +10,6 @@
 namespace shardproof::rendezvous {
 namespace {
 
-constexpr std::size_t kListedRanks = 8;
-
 struct Obstacle {
   const Post* held = nullptr;  // the rank's own operation that cannot execute
   std::vector<int> missing;    // world ranks that have not reached it, in member order

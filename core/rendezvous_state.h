@@ -13,6 +13,9 @@
 
 namespace shardproof::rendezvous {
 
+// How many ranks a message lists before it only counts them.
+constexpr std::size_t kListedRanks = 8;
+
 struct Group;
 
 // One rank's side of one operation.

@@ -41,25 +41,23 @@ std::string supported_types() {
   return names;
 }
 
-std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
-
 // The header's text; all lengths are checked against the file.
 std::string_view header_of(const MappedFile& map) {
   const std::span<const std::byte> bytes = map.bytes();
   SHARDPROOF_CHECK(bytes.size() >= kLengthBytes, file_error,
                    "{}: {} bytes; a safetensors file begins with 8 bytes that hold the length of its header",
-                   shown(map.path()), bytes.size());
+                   printable_path(map.path()), bytes.size());
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);
   SHARDPROOF_CHECK(length <= kMaxHeaderBytes, file_error,
                    "{}: bytes 0 to 7 say header length {}; at most {} is allowed (is this a safetensors file?)",
-                   shown(map.path()), length, kMaxHeaderBytes);
+                   printable_path(map.path()), length, kMaxHeaderBytes);
   SHARDPROOF_CHECK(length <= bytes.size() - kLengthBytes, file_error,
                    "{}: a header of {} bytes does not fit into a file of {} bytes; the file is cut short or damaged",
-                   shown(map.path()), length, bytes.size());
+                   printable_path(map.path()), length, bytes.size());
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
   SHARDPROOF_CHECK(header.starts_with('{'), file_error, "{}: the header must begin with '{{', got '{}'",
-                   shown(map.path()), printable(header.substr(0, 1)));
+                   printable_path(map.path()), printable(header.substr(0, 1)));
   return header;
 }
 
@@ -213,7 +211,7 @@ class MappedStorage final : public Storage {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : map_(std::make_shared<MappedFile>(path)) {
-  const std::string file = shown(path);
+  const std::string file = printable_path(path);
   const std::string_view header = header_of(*map_);
   data_ = map_->bytes().subspan(kLengthBytes + header.size());
   JsonLimits limits;
@@ -241,7 +239,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   if (entry != nullptr) return *entry;
   std::string names;
   for (const SafetensorsEntry& held : entries_) names += (names.empty() ? "" : ", ") + printable(held.name);
-  fail(ErrorKind::file_error, "{}: no tensor '{}'; the file holds {}", shown(path()), printable(name),
+  fail(ErrorKind::file_error, "{}: no tensor '{}'; the file holds {}", printable_path(path()), printable(name),
        names.empty() ? "none" : printable(names, 300));
 }
 
@@ -251,7 +249,7 @@ void SafetensorsFile::check_values(const SafetensorsEntry& entry, std::span<cons
   if (entry.dtype != kBool) return;
   const auto wrong = std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; });
   SHARDPROOF_CHECK(wrong == bytes.end(), file_error, "{}: tensor '{}' holds the byte {}; a BOOL is 0 or 1",
-                   shown(path()), printable(entry.name), std::to_integer<int>(*wrong));
+                   printable_path(path()), printable(entry.name), std::to_integer<int>(*wrong));
 }
 
 Tensor SafetensorsFile::tensor(std::string_view name, Device& device) const {

@@ -19,13 +19,11 @@ bool is_there(const std::filesystem::path& path) {
 
 constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 
-std::string shown(const std::filesystem::path& path) { return printable(path.native(), 1000); }
-
 // The file names in the folder that could be its weights, sorted.
 std::vector<std::string> candidates(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
-  SHARDPROOF_CHECK(!error, file_error, "cannot read the folder '{}': {}", shown(folder), error.message());
+  SHARDPROOF_CHECK(!error, file_error, "cannot read the folder '{}': {}", printable_path(folder), error.message());
   std::vector<std::string> names;
   for (; entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
@@ -34,7 +32,7 @@ std::vector<std::string> candidates(const std::filesystem::path& folder) {
       names.push_back(name);
     }
   }
-  SHARDPROOF_CHECK(!error, file_error, "cannot read the folder '{}': {}", shown(folder), error.message());
+  SHARDPROOF_CHECK(!error, file_error, "cannot read the folder '{}': {}", printable_path(folder), error.message());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -57,11 +55,11 @@ WeightFiles::WeightFiles(const std::filesystem::path& folder) : folder_(folder) 
   SHARDPROOF_CHECK(!names.empty(), file_error,
                    "'{}' holds no weights: expected weights.safetensors, diffusion_pytorch_model.safetensors or one "
                    "*.safetensors.index.json",
-                   shown(folder));
+                   printable_path(folder));
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + printable(name);
   SHARDPROOF_CHECK(names.size() == 1, file_error, "'{}' holds several forms of the weights: {}; expected one",
-                   shown(folder), list);
+                   printable_path(folder), list);
   if (names.front().ends_with(kIndexEnding)) {
     read_index(folder / names.front());
   } else {
@@ -79,23 +77,24 @@ void WeightFiles::read_index(const std::filesystem::path& index_path) {
     auto [shard, is_new] = opened.try_emplace(name, nullptr);
     if (is_new) {
       SHARDPROOF_CHECK(is_there(folder_ / name), file_error,
-                       "{}: tensor '{}' is said to be in '{}', a file that does not exist", shown(index_path),
-                       printable(member.key), shown(name));
+                       "{}: tensor '{}' is said to be in '{}', a file that does not exist", printable_path(index_path),
+                       printable(member.key), printable_path(name));
       files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name));
       shard->second = files_.back().get();
     }
     SHARDPROOF_CHECK(shard->second->find(member.key) != nullptr, file_error,
-                     "{}: tensor '{}' is said to be in '{}', but that file does not hold it", shown(index_path),
-                     printable(member.key), shown(name));
+                     "{}: tensor '{}' is said to be in '{}', but that file does not hold it",
+                     printable_path(index_path), printable(member.key), printable_path(name));
     file_of_.emplace(member.key, shard->second);
   }
   for (const auto& [name, file] : opened) {
     for (const SafetensorsEntry& entry : file->entries()) {
       const SafetensorsFile* const listed = find(entry.name);
-      SHARDPROOF_CHECK(listed != nullptr, file_error, "{}: tensor '{}' of '{}' is not in the index", shown(index_path),
-                       printable(entry.name), shown(name));
-      SHARDPROOF_CHECK(listed == file, file_error, "{}: tensor '{}' is in both '{}' and '{}'", shown(index_path),
-                       printable(entry.name), shown(listed->path().lexically_relative(folder_)), shown(name));
+      SHARDPROOF_CHECK(listed != nullptr, file_error, "{}: tensor '{}' of '{}' is not in the index",
+                       printable_path(index_path), printable(entry.name), printable_path(name));
+      SHARDPROOF_CHECK(listed == file, file_error, "{}: tensor '{}' is in both '{}' and '{}'",
+                       printable_path(index_path), printable(entry.name),
+                       printable_path(listed->path().lexically_relative(folder_)), printable_path(name));
     }
   }
 }
@@ -114,7 +113,7 @@ const SafetensorsFile* WeightFiles::find(std::string_view name) const {
 const SafetensorsFile& WeightFiles::file_of(std::string_view name) const {
   const SafetensorsFile* const file = find(name);
   SHARDPROOF_CHECK(file != nullptr, file_error, "'{}': no tensor '{}' among the {} weights of this folder",
-                   shown(folder_), printable(name), file_of_.size());
+                   printable_path(folder_), printable(name), file_of_.size());
   return *file;
 }
 

@@ -13,7 +13,7 @@ constexpr std::int64_t kChannels = 3;
 constexpr std::int64_t kTextWidth = 10;
 constexpr std::int64_t kImageWidth = 9;
 constexpr std::int64_t kText = 512;  // as models with image keys have it
-constexpr std::int64_t kImage = 5;
+constexpr std::int64_t kImageTokens = 5;
 constexpr std::int64_t kHeads = 6;
 constexpr std::int64_t kHeadDim = 10;
 
@@ -32,7 +32,7 @@ ModelCase wan_case(const std::string& name, std::uint64_t seed, Device& host, st
                                 ? draw("timestep", {batch, grid[0] * grid[1] * grid[2]}, 10.0)
                                 : ramp(host, batch, 28.0, -11.0));
   arguments.set("encoder_hidden_states", draw("encoder_hidden_states", {batch, text, kTextWidth}));
-  arguments.set("encoder_hidden_states_image", draw("encoder_hidden_states_image", {batch, kImage, kImageWidth}));
+  arguments.set("encoder_hidden_states_image", draw("encoder_hidden_states_image", {batch, kImageTokens, kImageWidth}));
   return result;
 }
 

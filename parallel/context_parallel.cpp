@@ -166,7 +166,7 @@ bool has_context_parallel_hooks(Module& module) {
   });
 }
 
-void check_not_applied(Module& root) {
+void check_has_no_context_parallelism(Module& root) {
   SHARDPROOF_CHECK(!context_parallel_is_applied(root), state_error,
                    "context parallelism is applied to this {} already; it cannot be applied twice (remove it first)",
                    root.class_name());
@@ -200,7 +200,7 @@ bool context_parallel_is_applied(Module& root) {
 }
 
 void check_context_parallel(Module& root, const ContextParallelPlan& plan) {
-  check_not_applied(root);
+  check_has_no_context_parallelism(root);
   check_attention(root);
   std::vector<Problem> problems;
   for (std::string& message : plan_problems(root, plan))

@@ -72,7 +72,7 @@ void for_each_shard(const PlannedLayer& planned, const Visit& visit) {
   if (planned.bias) visit(planned.layer->parameters()[1], *planned.bias);
 }
 
-void check_not_applied(Module& root) {
+void check_has_no_tensor_parallelism(Module& root) {
   SHARDPROOF_CHECK(!tensor_parallel_is_applied(root), state_error,
                    "tensor parallelism is applied to this {} already; it cannot be applied twice", root.class_name());
 }
@@ -195,7 +195,7 @@ WeightPlacement weight_placement(const std::string& device_type) {
 
 void apply_tensor_parallel(Module& root, std::shared_ptr<const TensorParallelState> state,
                            const TensorParallelPlan& tp_plan, WeightsAlreadySharded sharded) {
-  check_not_applied(root);
+  check_has_no_tensor_parallelism(root);
   std::vector<Problem> problems;
   const bool are_shards = sharded == WeightsAlreadySharded::yes;
   const std::vector<PlannedLayer> layers = planned_layers(root, tp_plan, state->degree(), problems);

@@ -42,10 +42,6 @@ void check(int status, std::string_view call) {
 std::byte* bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.data() : nullptr; }
 std::size_t size_of(const Tensor& tensor) { return tensor.defined() ? tensor.bytes() : 0; }
 
-std::string seconds_text(std::chrono::milliseconds time) {
-  return fmt::format("{:.3g} s", static_cast<double>(time.count()) / 1e3);
-}
-
 }  // namespace
 
 // What all groups of a session share.

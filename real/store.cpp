@@ -16,8 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string seconds_text(milliseconds time) { return fmt::format("{:.3g} s", static_cast<double>(time.count()) / 1e3); }
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }

@@ -19,8 +19,6 @@
 namespace shardproof {
 namespace {
 
-using field::Value;
-
 // Weights that one rank may read in one call.
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 20;
 constexpr std::uint64_t kSeed = 20;
@@ -41,7 +39,7 @@ std::uint32_t ratio(std::uint32_t numerator, std::uint32_t denominator) {
 }
 
 // One row of attention: the mass and the weights of all keys.
-struct Row {
+struct ReadRow {
   std::uint32_t mass = 0;
   std::vector<std::uint32_t> weights;
 };
@@ -56,7 +54,7 @@ class Weights {
     for (std::int64_t block = 0; block < all_keys; block += width) {
       const AttentionResult result = attention(q, k, unit_values(device, k.shape(), first_key, block), mask,
                                                {.scale = 1.0, .return_lse = true}, state);
-      const std::vector<Value> out = field_elements(result.out), masses = field_elements(result.lse);
+      const std::vector<field::Value> out = field_elements(result.out), masses = field_elements(result.lse);
       rows_.resize(masses.size());
       for (std::size_t row = 0; row < rows_.size(); ++row) {
         rows_[row].mass = masses[row].a;
@@ -65,12 +63,12 @@ class Weights {
       }
     }
   }
-  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<ReadRow>& rows() const { return rows_; }
 
  private:
   // v[key, c] = 1 where the key is the c-th of the block, in terms of the whole sequence.
   static Tensor unit_values(FieldDevice& device, const Shape& shape, std::int64_t first_key, std::int64_t block) {
-    std::vector<Value> values(static_cast<std::size_t>(shape.numel()));
+    std::vector<field::Value> values(static_cast<std::size_t>(shape.numel()));
     std::size_t at = 0;
     for (std::int64_t b = 0; b < shape[0]; ++b) {
       for (std::int64_t t = 0; t < shape[1]; ++t) {
@@ -84,7 +82,7 @@ class Weights {
     return device.upload(std::as_bytes(std::span(values)), shape, field_dtype());
   }
 
-  std::vector<Row> rows_;
+  std::vector<ReadRow> rows_;
 };
 
 // What is wrong with a row in words; empty if nothing is.
@@ -92,7 +90,7 @@ class RowJudge {
  public:
   explicit RowJudge(const SequenceLayout& keys) : keys_(keys) {}
 
-  std::string text(const Row& actual, const Row& expected) const {
+  std::string text(const ReadRow& actual, const ReadRow& expected) const {
     if (actual.mass == expected.mass && actual.weights == expected.weights) return {};
     const auto is_poison = [](std::uint32_t x) { return x >> 31 != 0; };
     if (is_poison(actual.mass) || std::any_of(actual.weights.begin(), actual.weights.end(), is_poison))
@@ -119,7 +117,7 @@ class RowJudge {
   }
 
   // Sums of exponentials that are small multiples of what they should be; nothing if they are not.
-  std::optional<std::string> counts_text(const Row& actual, const Row& expected) const {
+  std::optional<std::string> counts_text(const ReadRow& actual, const ReadRow& expected) const {
     std::map<std::string, std::string> by_count;
     for (std::size_t key = 0; key < actual.weights.size(); ++key) {
       if (expected.weights[key] == 0) continue;
@@ -137,7 +135,7 @@ class RowJudge {
   }
 
   // Keys whose weights are wrong by one factor belong together.
-  static std::string groups_text(const Row& actual, const Row& expected) {
+  static std::string groups_text(const ReadRow& actual, const ReadRow& expected) {
     std::map<std::uint32_t, std::vector<bool>> by_factor;
     for (std::size_t key = 0; key < actual.weights.size(); ++key) {
       if (expected.weights[key] == 0) continue;
@@ -205,7 +203,7 @@ class ContributorCheck {
             .head_axis = shape[1] == 1 ? HeadAxis::one : HeadAxis::all};
   }
 
-  std::vector<std::string> compare(const std::vector<Row>& actual, const std::vector<Row>& expected) const {
+  std::vector<std::string> compare(const std::vector<ReadRow>& actual, const std::vector<ReadRow>& expected) const {
     const Shape& shape = replayed_.call.q;
     const RowJudge judge(replayed_.keys);
     std::vector<std::string> order;

@@ -7,31 +7,26 @@
 #include "core/safetensors.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
-using test::thrown_by;
+using test::refusal_of;
 using ::testing::HasSubstr;
 
-std::string refusal_of(std::string_view key, Json value) {
-  const ModelType& type = find_model_type("chronoedit");
-  Json config = type.hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { type.attention_heads(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
-
 TEST(ChronoEditConfig, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("rope_theta", 3), HasSubstr("unknown field 'rope_theta'; the fields of this model are"));
-  EXPECT_THAT(refusal_of("rope_temporal_skip_len", 33),
+  EXPECT_THAT(refusal_of("chronoedit", "rope_theta", 3),
+              HasSubstr("unknown field 'rope_theta'; the fields of this model are"));
+  EXPECT_THAT(refusal_of("chronoedit", "rope_temporal_skip_len", 33),
               HasSubstr("config.json: key 'rope_temporal_skip_len' is 33, but 'rope_max_seq_len' is 32"));
-  EXPECT_THAT(refusal_of("rope_temporal_skip_len", 0), HasSubstr("key 'rope_temporal_skip_len'"));
-  EXPECT_THAT(refusal_of("attention_head_dim", 9), HasSubstr("key 'attention_head_dim' is 9; it must be even"));
-  EXPECT_THAT(refusal_of("qk_norm", "layer_norm"), HasSubstr("only 'rms_norm_across_heads' is offered"));
-  EXPECT_EQ(refusal_of("rope_temporal_skip_len", Json()), "accepted");
+  EXPECT_THAT(refusal_of("chronoedit", "rope_temporal_skip_len", 0), HasSubstr("key 'rope_temporal_skip_len'"));
+  EXPECT_THAT(refusal_of("chronoedit", "attention_head_dim", 9),
+              HasSubstr("key 'attention_head_dim' is 9; it must be even"));
+  EXPECT_THAT(refusal_of("chronoedit", "qk_norm", "layer_norm"), HasSubstr("only 'rms_norm_across_heads' is offered"));
+  EXPECT_EQ(refusal_of("chronoedit", "rope_temporal_skip_len", Json()), "accepted");
 }
 
 class ChronoEditForward : public test::ForwardFixture {

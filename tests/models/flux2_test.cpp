@@ -10,20 +10,14 @@
 #include "models/state.h"
 #include "parallel/plan_json.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
-using test::thrown_by;
+using test::refusal_of;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("flux2").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { flux2_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(Flux2Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -39,23 +33,24 @@ TEST(Flux2Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(Flux2Config, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("pooled_projection_dim", 3), HasSubstr("unknown field 'pooled_projection_dim'"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({4, 4, 4, 2})),
+  EXPECT_THAT(refusal_of("flux2", "pooled_projection_dim", 3), HasSubstr("unknown field 'pooled_projection_dim'"));
+  EXPECT_THAT(refusal_of("flux2", "axes_dims_rope", Json::array({4, 4, 4, 2})),
               HasSubstr("key 'axes_dims_rope' adds up to 14, but 'attention_head_dim' is 16"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({3, 5, 4, 4})), HasSubstr("every entry must be even"));
-  EXPECT_THAT(refusal_of("timestep_guidance_channels", 33),
+  EXPECT_THAT(refusal_of("flux2", "axes_dims_rope", Json::array({3, 5, 4, 4})), HasSubstr("every entry must be even"));
+  EXPECT_THAT(refusal_of("flux2", "timestep_guidance_channels", 33),
               HasSubstr("config.json: key 'timestep_guidance_channels' is 33; it must be even"));
-  EXPECT_THAT(refusal_of("mlp_ratio", 0.001),
+  EXPECT_THAT(refusal_of("flux2", "mlp_ratio", 0.001),
               HasSubstr("key 'mlp_ratio' is 0.001, which of width 96 gives 0.096 columns"));
 }
 
 TEST(Flux2Config, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("num_layers", "two"), HasSubstr("key 'num_layers'"));
-  EXPECT_THAT(refusal_of("num_single_layers", -1), HasSubstr("key 'num_single_layers'"));
-  EXPECT_THAT(refusal_of("mlp_ratio", -3.0), HasSubstr("key 'mlp_ratio' must be a number above zero, got -3.0"));
-  EXPECT_THAT(refusal_of("rope_theta", 0), HasSubstr("key 'rope_theta' must be a number above zero, got 0"));
-  EXPECT_THAT(refusal_of("eps", "small"), HasSubstr("key 'eps'"));
-  EXPECT_THAT(refusal_of("guidance_embeds", 1), HasSubstr("key 'guidance_embeds'"));
+  EXPECT_THAT(refusal_of("flux2", "num_layers", "two"), HasSubstr("key 'num_layers'"));
+  EXPECT_THAT(refusal_of("flux2", "num_single_layers", -1), HasSubstr("key 'num_single_layers'"));
+  EXPECT_THAT(refusal_of("flux2", "mlp_ratio", -3.0),
+              HasSubstr("key 'mlp_ratio' must be a number above zero, got -3.0"));
+  EXPECT_THAT(refusal_of("flux2", "rope_theta", 0), HasSubstr("key 'rope_theta' must be a number above zero, got 0"));
+  EXPECT_THAT(refusal_of("flux2", "eps", "small"), HasSubstr("key 'eps'"));
+  EXPECT_THAT(refusal_of("flux2", "guidance_embeds", 1), HasSubstr("key 'guidance_embeds'"));
 }
 
 class Flux2Forward : public test::ForwardFixture {

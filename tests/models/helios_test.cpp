@@ -8,21 +8,15 @@
 #include "core/ops.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
-using test::thrown_by;
+using test::refusal_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("helios").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { helios_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(HeliosConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -38,25 +32,29 @@ TEST(HeliosConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(HeliosConfig, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("image_dim", 3), HasSubstr("config.json: unknown field 'image_dim'"));
-  EXPECT_THAT(refusal_of("rope_dim", Json::array({4, 4, 4})),
+  EXPECT_THAT(refusal_of("helios", "image_dim", 3), HasSubstr("config.json: unknown field 'image_dim'"));
+  EXPECT_THAT(refusal_of("helios", "rope_dim", Json::array({4, 4, 4})),
               HasSubstr("key 'rope_dim' adds up to 12, but 'attention_head_dim' is 14"));
-  EXPECT_THAT(refusal_of("rope_dim", Json::array({10, 4})), HasSubstr("key 'rope_dim' has 2 entries; expected 3"));
-  EXPECT_THAT(refusal_of("rope_dim", Json::array({7, 3, 4})), HasSubstr("key 'rope_dim' contains 7; every entry"));
-  EXPECT_THAT(refusal_of("history_scale_mode", "both"),
+  EXPECT_THAT(refusal_of("helios", "rope_dim", Json::array({10, 4})),
+              HasSubstr("key 'rope_dim' has 2 entries; expected 3"));
+  EXPECT_THAT(refusal_of("helios", "rope_dim", Json::array({7, 3, 4})),
+              HasSubstr("key 'rope_dim' contains 7; every entry"));
+  EXPECT_THAT(refusal_of("helios", "history_scale_mode", "both"),
               HasSubstr("key 'history_scale_mode' is 'both'; expected 'per_head' or 'scalar'"));
-  EXPECT_THAT(refusal_of("freq_dim", 15), HasSubstr("key 'freq_dim' is 15; it must be even"));
-  EXPECT_THAT(refusal_of("added_kv_proj_dim", 24), HasSubstr("key 'added_kv_proj_dim' is 24; keys and values of an "));
-  EXPECT_THAT(refusal_of("qk_norm", "layer_norm"),
+  EXPECT_THAT(refusal_of("helios", "freq_dim", 15), HasSubstr("key 'freq_dim' is 15; it must be even"));
+  EXPECT_THAT(refusal_of("helios", "added_kv_proj_dim", 24),
+              HasSubstr("key 'added_kv_proj_dim' is 24; keys and values of an "));
+  EXPECT_THAT(refusal_of("helios", "qk_norm", "layer_norm"),
               HasSubstr("key 'qk_norm' is 'layer_norm'; only 'rms_norm_across_heads' is offered"));
-  EXPECT_EQ(refusal_of("added_kv_proj_dim", Json()), "accepted");
+  EXPECT_EQ(refusal_of("helios", "added_kv_proj_dim", Json()), "accepted");
 }
 
 TEST(HeliosConfig, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("num_layers", "two"), HasSubstr("key 'num_layers'"));
-  EXPECT_THAT(refusal_of("patch_size", Json::array({1, 2})), HasSubstr("key 'patch_size' must be a list of three"));
-  EXPECT_THAT(refusal_of("eps", 0.0), HasSubstr("key 'eps' must be a number above zero"));
-  EXPECT_THAT(refusal_of("zero_history_timestep", 1), HasSubstr("key 'zero_history_timestep'"));
+  EXPECT_THAT(refusal_of("helios", "num_layers", "two"), HasSubstr("key 'num_layers'"));
+  EXPECT_THAT(refusal_of("helios", "patch_size", Json::array({1, 2})),
+              HasSubstr("key 'patch_size' must be a list of three"));
+  EXPECT_THAT(refusal_of("helios", "eps", 0.0), HasSubstr("key 'eps' must be a number above zero"));
+  EXPECT_THAT(refusal_of("helios", "zero_history_timestep", 1), HasSubstr("key 'zero_history_timestep'"));
 }
 
 class HeliosForward : public test::ForwardFixture {

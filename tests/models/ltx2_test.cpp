@@ -12,22 +12,17 @@
 #include "models/model_type.h"
 #include "parallel/plan_json.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
+using test::refusal_of;
 using test::thrown_by;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("ltx2").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { ltx2_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(Ltx2Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -44,15 +39,15 @@ TEST(Ltx2Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(Ltx2Config, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("audio_base_height", 3), HasSubstr("config.json: unknown field 'audio_base_height'"));
-  EXPECT_THAT(refusal_of("cross_attention_dim", 40),
+  EXPECT_THAT(refusal_of("ltx2", "audio_base_height", 3), HasSubstr("config.json: unknown field 'audio_base_height'"));
+  EXPECT_THAT(refusal_of("ltx2", "cross_attention_dim", 40),
               HasSubstr("key 'cross_attention_dim' is 40, but 'num_attention_heads' times 'attention_head_dim' is 48"));
-  EXPECT_THAT(refusal_of("audio_cross_attention_dim", 40), HasSubstr("key 'audio_cross_attention_dim' is 40"));
-  EXPECT_THAT(refusal_of("rope_type", "halves"),
+  EXPECT_THAT(refusal_of("ltx2", "audio_cross_attention_dim", 40), HasSubstr("key 'audio_cross_attention_dim' is 40"));
+  EXPECT_THAT(refusal_of("ltx2", "rope_type", "halves"),
               HasSubstr("key 'rope_type' is 'halves'; expected 'interleaved' or 'split'"));
-  EXPECT_THAT(refusal_of("patch_size_t", 2), HasSubstr("key 'patch_size_t' is 2; only 1 is offered"));
-  EXPECT_THAT(refusal_of("activation_fn", "gelu"), HasSubstr("key 'activation_fn' is 'gelu'"));
-  EXPECT_THAT(refusal_of("qk_norm", "layer_norm"), HasSubstr("key 'qk_norm' is 'layer_norm'"));
+  EXPECT_THAT(refusal_of("ltx2", "patch_size_t", 2), HasSubstr("key 'patch_size_t' is 2; only 1 is offered"));
+  EXPECT_THAT(refusal_of("ltx2", "activation_fn", "gelu"), HasSubstr("key 'activation_fn' is 'gelu'"));
+  EXPECT_THAT(refusal_of("ltx2", "qk_norm", "layer_norm"), HasSubstr("key 'qk_norm' is 'layer_norm'"));
 }
 
 TEST(Ltx2Config, NeedsEvenHeadsAndAsManyOfEitherStreamForSplitTables) {
@@ -73,10 +68,10 @@ TEST(Ltx2Config, NeedsEvenHeadsAndAsManyOfEitherStreamForSplitTables) {
 }
 
 TEST(Ltx2Config, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("num_layers", "two"), HasSubstr("key 'num_layers'"));
-  EXPECT_THAT(refusal_of("vae_scale_factors", Json::array({8, 32})), HasSubstr("key 'vae_scale_factors'"));
-  EXPECT_THAT(refusal_of("timestep_scale_multiplier", 0), HasSubstr("key 'timestep_scale_multiplier'"));
-  EXPECT_THAT(refusal_of("gated_attn", 1), HasSubstr("key 'gated_attn'"));
+  EXPECT_THAT(refusal_of("ltx2", "num_layers", "two"), HasSubstr("key 'num_layers'"));
+  EXPECT_THAT(refusal_of("ltx2", "vae_scale_factors", Json::array({8, 32})), HasSubstr("key 'vae_scale_factors'"));
+  EXPECT_THAT(refusal_of("ltx2", "timestep_scale_multiplier", 0), HasSubstr("key 'timestep_scale_multiplier'"));
+  EXPECT_THAT(refusal_of("ltx2", "gated_attn", 1), HasSubstr("key 'gated_attn'"));
 }
 
 class Ltx2Forward : public test::ForwardFixture {

@@ -10,21 +10,16 @@
 #include "core/ops.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
+using test::refusal_of;
 using test::thrown_by;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("ltx").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { ltx_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(LtxConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -39,13 +34,13 @@ TEST(LtxConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(LtxConfig, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("rope_theta", 3), HasSubstr("unknown field 'rope_theta'"));
+  EXPECT_THAT(refusal_of("ltx", "rope_theta", 3), HasSubstr("unknown field 'rope_theta'"));
   EXPECT_THAT(
-      refusal_of("cross_attention_dim", 64),
+      refusal_of("ltx", "cross_attention_dim", 64),
       HasSubstr("config.json: key 'cross_attention_dim' is 64, but the projected text has the model's width 80"));
-  EXPECT_THAT(refusal_of("activation_fn", "gelu"),
+  EXPECT_THAT(refusal_of("ltx", "activation_fn", "gelu"),
               HasSubstr("config.json: key 'activation_fn' is 'gelu'; only 'gelu-approximate' is offered"));
-  EXPECT_THAT(refusal_of("qk_norm", "layer_norm"), HasSubstr("only 'rms_norm_across_heads' is offered"));
+  EXPECT_THAT(refusal_of("ltx", "qk_norm", "layer_norm"), HasSubstr("only 'rms_norm_across_heads' is offered"));
   Json config = find_model_type("ltx").hostile_config();
   config.set("num_attention_heads", 3);
   config.set("attention_head_dim", 5);
@@ -56,11 +51,11 @@ TEST(LtxConfig, RefusesWhatIsUnknownOrContradictsItself) {
 }
 
 TEST(LtxConfig, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("patch_size", Json::array({1, 2, 2})), HasSubstr("key 'patch_size'"));
-  EXPECT_THAT(refusal_of("patch_size_t", 0), HasSubstr("key 'patch_size_t'"));
-  EXPECT_THAT(refusal_of("norm_elementwise_affine", 1), HasSubstr("key 'norm_elementwise_affine'"));
-  EXPECT_THAT(refusal_of("attention_bias", "yes"), HasSubstr("key 'attention_bias'"));
-  EXPECT_THAT(refusal_of("norm_eps", 0), HasSubstr("key 'norm_eps' must be a number above zero"));
+  EXPECT_THAT(refusal_of("ltx", "patch_size", Json::array({1, 2, 2})), HasSubstr("key 'patch_size'"));
+  EXPECT_THAT(refusal_of("ltx", "patch_size_t", 0), HasSubstr("key 'patch_size_t'"));
+  EXPECT_THAT(refusal_of("ltx", "norm_elementwise_affine", 1), HasSubstr("key 'norm_elementwise_affine'"));
+  EXPECT_THAT(refusal_of("ltx", "attention_bias", "yes"), HasSubstr("key 'attention_bias'"));
+  EXPECT_THAT(refusal_of("ltx", "norm_eps", 0), HasSubstr("key 'norm_eps' must be a number above zero"));
 }
 
 TEST(LtxConfig, DecidesWhichLayersHaveBiasesAndNormWeights) {

@@ -11,21 +11,15 @@
 #include "core/safetensors.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
-using test::thrown_by;
+using test::refusal_of;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("minimax_h3").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { minimax_h3_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(MiniMaxH3Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -40,17 +34,17 @@ TEST(MiniMaxH3Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(MiniMaxH3Config, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("out_channels", 3), HasSubstr("config.json: unknown field 'out_channels'"));
-  EXPECT_THAT(refusal_of("rope_freq_dim", 3),
+  EXPECT_THAT(refusal_of("minimax_h3", "out_channels", 3), HasSubstr("config.json: unknown field 'out_channels'"));
+  EXPECT_THAT(refusal_of("minimax_h3", "rope_freq_dim", 3),
               HasSubstr("key 'rope_freq_dim' is 3, which rotates 18 channels, but 'attention_head_dim' is 14"));
-  EXPECT_THAT(refusal_of("freq_dim", 15), HasSubstr("key 'freq_dim' is 15; it must be even"));
+  EXPECT_THAT(refusal_of("minimax_h3", "freq_dim", 15), HasSubstr("key 'freq_dim' is 15; it must be even"));
 }
 
 TEST(MiniMaxH3Config, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("num_layers", "two"), HasSubstr("key 'num_layers'"));
-  EXPECT_THAT(refusal_of("patch_size", 2), HasSubstr("key 'patch_size' must be a list of three numbers"));
-  EXPECT_THAT(refusal_of("qk_norm_eps", 0.0), HasSubstr("key 'qk_norm_eps' must be a number above zero"));
-  EXPECT_THAT(refusal_of("audio_in_channels", 0), HasSubstr("key 'audio_in_channels'"));
+  EXPECT_THAT(refusal_of("minimax_h3", "num_layers", "two"), HasSubstr("key 'num_layers'"));
+  EXPECT_THAT(refusal_of("minimax_h3", "patch_size", 2), HasSubstr("key 'patch_size' must be a list of three numbers"));
+  EXPECT_THAT(refusal_of("minimax_h3", "qk_norm_eps", 0.0), HasSubstr("key 'qk_norm_eps' must be a number above zero"));
+  EXPECT_THAT(refusal_of("minimax_h3", "audio_in_channels", 0), HasSubstr("key 'audio_in_channels'"));
 }
 
 class MiniMaxH3Forward : public test::ForwardFixture {

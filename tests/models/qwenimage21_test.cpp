@@ -9,21 +9,15 @@
 #include "core/safetensors.h"
 #include "models/model_type.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
-using test::thrown_by;
+using test::refusal_of;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("qwenimage21").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { qwenimage21_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(QwenImage21Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -40,26 +34,21 @@ TEST(QwenImage21Config, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(QwenImage21Config, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("joint_attention_dim", 3), HasSubstr("unknown field 'joint_attention_dim'"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({8, 4, 2})),
+  EXPECT_THAT(refusal_of("qwenimage21", "joint_attention_dim", 3), HasSubstr("unknown field 'joint_attention_dim'"));
+  EXPECT_THAT(refusal_of("qwenimage21", "axes_dims_rope", Json::array({8, 4, 2})),
               HasSubstr("key 'axes_dims_rope' adds up to 14, but 'attention_head_dim' is 16"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({7, 5, 4})), HasSubstr("every entry must be even"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({4, 4, 4, 4})), HasSubstr("has 4 entries; expected 3"));
+  EXPECT_THAT(refusal_of("qwenimage21", "axes_dims_rope", Json::array({7, 5, 4})),
+              HasSubstr("every entry must be even"));
+  EXPECT_THAT(refusal_of("qwenimage21", "axes_dims_rope", Json::array({4, 4, 4, 4})),
+              HasSubstr("has 4 entries; expected 3"));
 }
 
 TEST(QwenImage21Config, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("mlp_ratio", 2.5), HasSubstr("key 'mlp_ratio'"));
-  EXPECT_THAT(refusal_of("mlp_ratio", 0), HasSubstr("key 'mlp_ratio'"));
-  EXPECT_THAT(refusal_of("eps", 0), HasSubstr("key 'eps' must be a number above zero"));
-  EXPECT_THAT(refusal_of("causal_condition", "yes"), HasSubstr("key 'causal_condition'"));
-  EXPECT_THAT(refusal_of("context_in_dim", -1), HasSubstr("key 'context_in_dim'"));
-}
-
-NestedNumbers nested(const Json& json) {
-  if (!json.is_array()) return {json.as_double()};
-  std::vector<NestedNumbers> items;
-  for (const Json& item : json.items()) items.push_back(nested(item));
-  return {items};
+  EXPECT_THAT(refusal_of("qwenimage21", "mlp_ratio", 2.5), HasSubstr("key 'mlp_ratio'"));
+  EXPECT_THAT(refusal_of("qwenimage21", "mlp_ratio", 0), HasSubstr("key 'mlp_ratio'"));
+  EXPECT_THAT(refusal_of("qwenimage21", "eps", 0), HasSubstr("key 'eps' must be a number above zero"));
+  EXPECT_THAT(refusal_of("qwenimage21", "causal_condition", "yes"), HasSubstr("key 'causal_condition'"));
+  EXPECT_THAT(refusal_of("qwenimage21", "context_in_dim", -1), HasSubstr("key 'context_in_dim'"));
 }
 
 // The first case: two samples of text, an image of 2 x 4, text and a target of 4 x 4.
@@ -67,7 +56,7 @@ class QwenImage21Forward : public test::ForwardFixture {
  protected:
   QwenImage21Forward() : ForwardFixture("qwenimage21") {}
   std::string with_shapes(std::string_view shapes) {
-    return refusal_with("img_shapes", nested(parse_json(shapes, "shapes")));
+    return refusal_with("img_shapes", test::nested_numbers(parse_json(shapes, "shapes")));
   }
   // 't' a text row, 'i' an image slot; one string a sample.
   Tensor slots(const std::vector<std::string>& samples) {

@@ -10,21 +10,16 @@
 #include "models/model_type.h"
 #include "parallel/plan.h"
 #include "tests/models/forward_fixture.h"
+#include "tests/models/refusal.h"
 #include "tests/support/host_array.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
 
+using test::refusal_of;
 using test::thrown_by;
 using ::testing::HasSubstr;
-
-std::string refusal_of(std::string_view key, Json value) {
-  Json config = find_model_type("qwenimage").hostile_config();
-  config.set(key, std::move(value));
-  const auto error = thrown_by([&] { qwenimage_config_from_json(parse_json(config.dump(), "config.json")); });
-  return error ? error->message : "accepted";
-}
 
 TEST(QwenImageConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
   Json config = Json::object();
@@ -40,30 +35,23 @@ TEST(QwenImageConfig, TakesTheDefaultsOfTheOriginalForAbsentFields) {
 }
 
 TEST(QwenImageConfig, RefusesWhatIsUnknownOrContradictsItself) {
-  EXPECT_THAT(refusal_of("rope_theta", 3), HasSubstr("unknown field 'rope_theta'"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({8, 4, 2})),
+  EXPECT_THAT(refusal_of("qwenimage", "rope_theta", 3), HasSubstr("unknown field 'rope_theta'"));
+  EXPECT_THAT(refusal_of("qwenimage", "axes_dims_rope", Json::array({8, 4, 2})),
               HasSubstr("key 'axes_dims_rope' adds up to 14, but 'attention_head_dim' is 16"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({7, 5, 4})), HasSubstr("every entry must be even"));
-  EXPECT_THAT(refusal_of("axes_dims_rope", Json::array({8, 8})),
+  EXPECT_THAT(refusal_of("qwenimage", "axes_dims_rope", Json::array({7, 5, 4})), HasSubstr("every entry must be even"));
+  EXPECT_THAT(refusal_of("qwenimage", "axes_dims_rope", Json::array({8, 8})),
               HasSubstr("config.json: key 'axes_dims_rope' has 2 entries; expected 3, for frame, height and width"));
 }
 
 TEST(QwenImageConfig, RefusesWrongTypesAndSizes) {
-  EXPECT_THAT(refusal_of("num_layers", 1.5), HasSubstr("key 'num_layers'"));
-  EXPECT_THAT(refusal_of("zero_cond_t", 1), HasSubstr("key 'zero_cond_t'"));
-  EXPECT_THAT(refusal_of("use_layer3d_rope", "yes"), HasSubstr("key 'use_layer3d_rope'"));
-  EXPECT_THAT(refusal_of("use_additional_t_cond", 0), HasSubstr("key 'use_additional_t_cond'"));
-  EXPECT_THAT(refusal_of("patch_size", 0), HasSubstr("key 'patch_size'"));
+  EXPECT_THAT(refusal_of("qwenimage", "num_layers", 1.5), HasSubstr("key 'num_layers'"));
+  EXPECT_THAT(refusal_of("qwenimage", "zero_cond_t", 1), HasSubstr("key 'zero_cond_t'"));
+  EXPECT_THAT(refusal_of("qwenimage", "use_layer3d_rope", "yes"), HasSubstr("key 'use_layer3d_rope'"));
+  EXPECT_THAT(refusal_of("qwenimage", "use_additional_t_cond", 0), HasSubstr("key 'use_additional_t_cond'"));
+  EXPECT_THAT(refusal_of("qwenimage", "patch_size", 0), HasSubstr("key 'patch_size'"));
 }
 
-NestedNumbers nested(const Json& json) {
-  if (!json.is_array()) return {json.as_double()};
-  std::vector<NestedNumbers> items;
-  for (const Json& item : json.items()) items.push_back(nested(item));
-  return {items};
-}
-
-NestedNumbers shapes(std::string_view text) { return nested(parse_json(text, "shapes")); }
+NestedNumbers shapes(std::string_view text) { return test::nested_numbers(parse_json(text, "shapes")); }
 
 class QwenImageForward : public test::ForwardFixture {
  protected:
@@ -175,7 +163,7 @@ class QwenImageTables : public ::testing::TestWithParam<const char*> {
         find_model_type("qwenimage").create(config, {.device = &host_, .dtype = dtype, .table_precision = precision});
     const Json& spec = spec_.at("spec");
     const Outputs tables = model->find_module("pos_embed")
-                               ->call({{"img_shapes", nested(spec.at("img_shapes").at(0U))},
+                               ->call({{"img_shapes", test::nested_numbers(spec.at("img_shapes").at(0U))},
                                        {"max_txt_seq_len", spec.at("text").as_int()}});
     std::vector<test::HostArray> result;
     for (const Tensor& table : tables.tensors)

@@ -39,11 +39,6 @@ std::string fingerprint(Module& root) {
 }
 
 // "plan_error: what it says", or "completed".
-std::string error_of(const std::function<void()>& code) {
-  const auto error = thrown_by(code);
-  return error ? std::string(error_kind_name(error->kind)) + ": " + error->message : "completed";
-}
-
 class ContextParallelTest : public testing::Test {
  protected:
   using State = std::shared_ptr<const ContextParallelState>;
@@ -64,7 +59,7 @@ class ContextParallelTest : public testing::Test {
   HostArray dense(const Arguments& arguments) { return to_host(weights.make_model()->call(arguments).tensors.front()); }
   // The outcome of one parallel call under a plan.
   std::string call_under(const ContextParallelPlan& cp_plan, const Arguments& arguments) {
-    return error_of([&] {
+    return outcome_of([&] {
       observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
         apply_context_parallel(model, state, cp_plan);
         model.call(arguments);
@@ -238,7 +233,7 @@ TEST_F(ContextParallelTest, RemovesNothingForAPlanThatDoesNotFit) {
     apply_context_parallel(model, state, plan);
     const std::string before = fingerprint(model);
     const ContextParallelPlan other{{{"", SplitEntries{}}, {"rope", SplitEntries{}}}};
-    const std::string error = error_of([&] { remove_context_parallel(model, other); });
+    const std::string error = outcome_of([&] { remove_context_parallel(model, other); });
     return std::vector<std::string>{error, fingerprint(model) == before ? "unchanged" : fingerprint(model)};
   });
   EXPECT_THAT(seen, ElementsAre(StartsWith("plan_error: module id 'rope': 'rope' was not found"), "unchanged"));
@@ -248,7 +243,7 @@ TEST_F(ContextParallelTest, RefusesASecondApplicationAndLeavesTheFirst) {
   const auto seen = observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
     apply_context_parallel(model, state, plan);
     const std::string before = fingerprint(model);
-    const std::string error = error_of([&] { apply_context_parallel(model, state, {}); });
+    const std::string error = outcome_of([&] { apply_context_parallel(model, state, {}); });
     return std::vector<std::string>{error, fingerprint(model) == before ? "unchanged" : fingerprint(model)};
   });
   EXPECT_THAT(seen, ElementsAre("state_error: context parallelism is applied to this SmallModel already; it cannot be "
@@ -260,7 +255,7 @@ TEST_F(ContextParallelTest, RefusesASecondApplicationAndLeavesTheFirst) {
 TEST_F(ContextParallelTest, RefusesASecondApplicationAfterAPlanWithoutEntries) {
   const auto seen = observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
     apply_context_parallel(model, state, {});
-    return std::vector<std::string>{error_of([&] { apply_context_parallel(model, state, plan); })};
+    return std::vector<std::string>{outcome_of([&] { apply_context_parallel(model, state, plan); })};
   });
   EXPECT_THAT(seen, ElementsAre(StartsWith("state_error: context parallelism is applied to this SmallModel already")));
 }
@@ -272,9 +267,9 @@ TEST_F(ContextParallelTest, RefusesASecondApplicationToAModuleWithoutAttention) 
   const auto seen = observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
     Module& linear = *model.find_module("proj_out");
     apply_context_parallel(linear, state, first);
-    const std::string error = error_of([&] { apply_context_parallel(linear, state, second); });
+    const std::string error = outcome_of([&] { apply_context_parallel(linear, state, second); });
     remove_context_parallel(linear, first);
-    return std::vector<std::string>{error, error_of([&] { apply_context_parallel(linear, state, second); })};
+    return std::vector<std::string>{error, outcome_of([&] { apply_context_parallel(linear, state, second); })};
   });
   EXPECT_THAT(
       seen, ElementsAre(StartsWith("state_error: context parallelism is applied to this Linear already"), "completed"));
@@ -286,10 +281,10 @@ TEST_F(ContextParallelTest, LeavesTheModelAsItWasWhenAPlanIsRefused) {
                                     {"blocks.*", SplitEntries{{"mask", input(1, 2)}}},
                                     {"norm", SplitEntries{}}}};
   const auto seen = observed(ulysses_config(2), [&](SmallModel& model, const State& state, Communicator&) {
-    const std::string error = error_of([&] { apply_context_parallel(model, state, faulty); });
+    const std::string error = outcome_of([&] { apply_context_parallel(model, state, faulty); });
     const std::string left = fingerprint(model);
     // A failure does not count as applied.
-    return std::vector<std::string>{error, left, error_of([&] { apply_context_parallel(model, state, plan); })};
+    return std::vector<std::string>{error, left, outcome_of([&] { apply_context_parallel(model, state, plan); })};
   });
   ASSERT_EQ(seen.size(), 3U);
   EXPECT_THAT(seen[0],
@@ -314,7 +309,7 @@ TEST_F(ContextParallelTest, LooksAtEveryAttentionModule) {
     ModuleList list;
     list.append<SmallModel>(config);
     list.append<UnsupportedAttention>();
-    return std::vector<std::string>{error_of([&] { apply_context_parallel(list, state, {}); }), fingerprint(list)};
+    return std::vector<std::string>{outcome_of([&] { apply_context_parallel(list, state, {}); }), fingerprint(list)};
   });
   EXPECT_THAT(seen,
               ElementsAre("unsupported_error: the attention of module '1' (UnsupportedAttention) does not support "
@@ -414,7 +409,7 @@ class EntryTest : public testing::Test {
   // Shapes that rank 1 of two sees after an echo under the entry, or the error.
   std::string echo(const ModuleEntry& entry, const Arguments& arguments) {
     std::vector<std::string> seen;
-    const std::string error = error_of([&] {
+    const std::string error = outcome_of([&] {
       seen = rank_results(2, [&](Communicator& world) {
         EchoModule module;
         const auto state = std::make_shared<const ContextParallelState>(world, ulysses_config(2));

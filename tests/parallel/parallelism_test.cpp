@@ -36,11 +36,6 @@ TensorParallelPlan tensor_plan() {
 }
 
 // "plan_error: what it says", or "completed".
-std::string error_of(const std::function<void()>& code) {
-  const auto error = thrown_by(code);
-  return error ? std::string(error_kind_name(error->kind)) + ": " + error->message : "completed";
-}
-
 class ParallelismTest : public testing::Test {
  protected:
   Outputs run(Communicator& world, const ParallelConfig& parallel, const SmallInputShape& shape) {
@@ -59,7 +54,7 @@ class ParallelismTest : public testing::Test {
     return worst;
   }
   std::string enabled(int world_size, const ParallelConfig& parallel, const ParallelPlans& with) {
-    return error_of([&] {
+    return outcome_of([&] {
       run_ranks({.world_size = world_size},
                 [&](Communicator& world) { enable_parallelism(*weights.make_model(), world, parallel, with); });
     });
@@ -132,7 +127,7 @@ TEST_F(ParallelismTest, TakesTheGroupsOfBothKindsFromTheCoordinates) {
 TEST_F(ParallelismTest, AppliesTheHeadRuleToTheHeadsThatARankHas) {
   const ParallelConfig both{.context_parallel_config = ContextParallelConfig{.ulysses_degree = 4},
                             .tensor_parallel_config = TensorParallelConfig{.tp_degree = 2}};
-  EXPECT_THAT(error_of([&] { worst_difference(both, {}); }),
+  EXPECT_THAT(outcome_of([&] { worst_difference(both, {}); }),
               HasSubstr("2 attention heads cannot be divided among ulysses_degree 4"));
 }
 
@@ -204,7 +199,7 @@ TEST_F(ParallelismTest, IsEnabledOnce) {
     const auto model = weights.make_model();
     const TensorParallelConfig tensor{.tp_degree = 2};
     const ParallelState state = enable_parallelism(*model, world, tensor, plans);
-    return error_of([&] { enable_parallelism(*model, world, ContextParallelConfig{.ring_degree = 2}, plans); });
+    return outcome_of([&] { enable_parallelism(*model, world, ContextParallelConfig{.ring_degree = 2}, plans); });
   });
   EXPECT_THAT(messages, testing::Each("state_error: parallelism is enabled for this SmallModel already; it cannot be "
                                       "enabled twice"));

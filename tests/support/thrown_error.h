@@ -30,6 +30,13 @@ std::optional<ThrownError> thrown_by(const Code& code) {
   return std::nullopt;
 }
 
+// The kind and the message of what `code` throws, or "completed".
+template <class Code>
+std::string outcome_of(const Code& code) {
+  const auto error = thrown_by(code);
+  return error ? std::string(error_kind_name(error->kind)) + ": " + error->message : "completed";
+}
+
 inline std::optional<ThrownError> thrown(ErrorKind kind, std::string message) {
   return ThrownError{kind, std::move(message)};
 }

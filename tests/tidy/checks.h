@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/tidy/source_tree.h"
@@ -20,9 +21,11 @@ struct Finding {
 };
 
 using Findings = std::vector<Finding>;
+std::vector<std::string> texts_of(const Findings& findings);
 
 constexpr std::size_t kMaxLineLength = 120;    // columns; Markdown and JSON are free
 constexpr std::size_t kMaxFunctionLines = 70;  // from the opening to the closing brace; tests are free
+constexpr std::string_view kTestFolders = "tests property_tests bench";
 constexpr std::size_t kMinOpeningComment = 2;  // lines at the top of a code file
 
 // Quoted includes name an existing file from the root, in a folder that the including folder may use. A header named

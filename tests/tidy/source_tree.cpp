@@ -10,14 +10,14 @@
 
 namespace shardproof::tidy {
 
+bool is_identifier(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr std::array kTextExtensions{".h",  ".cpp", ".cu", ".cuh",  ".cmake", ".txt",
                                      ".md", ".sh",  ".py", ".json", ".yml",   ".yaml"};
-
-bool is_identifier(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 bool is_text_of_ours(const fs::path& relative) {
   if (relative == fs::path(".ci") / "run") return true;

@@ -34,6 +34,9 @@ PathSet paths_of(const SourceTree& tree);
 // The lines of a text without their ends; a last line that is not ended counts too.
 std::vector<std::string_view> lines_of(std::string_view text);
 
+// Whether a character may stand in a name of C++.
+bool is_identifier(char c);
+
 // The words of a text, separated by blanks, line ends and parentheses; and whether a word is among them.
 std::vector<std::string_view> words_of(std::string_view text);
 bool lists(std::string_view text, std::string_view word);

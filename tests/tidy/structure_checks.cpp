@@ -41,8 +41,6 @@ const FolderRule* rule_of(std::string_view folder) {
   return rule == kFolderRules.end() ? nullptr : rule;
 }
 
-constexpr std::string_view kTestFolders = "tests property_tests bench";
-
 bool may_use(const FolderRule& rule, std::string_view used) { return used == rule.folder || lists(rule.may_use, used); }
 
 std::string uses_text(const FolderRule& rule) {
@@ -149,6 +147,12 @@ class CycleSearch {
 };
 
 }  // namespace
+
+std::vector<std::string> texts_of(const Findings& findings) {
+  std::vector<std::string> texts;
+  for (const Finding& finding : findings) texts.push_back(finding.text());
+  return texts;
+}
 
 std::string Finding::text() const {
   return line == 0 ? fmt::format("{}: {}", path, message) : fmt::format("{}:{}: {}", path, line, message);

@@ -13,8 +13,6 @@ namespace shardproof::tidy {
 
 namespace {
 
-constexpr std::string_view kTestFolders = "tests property_tests bench";
-
 // Assembled from halves, so that this file does not break its own rule.
 const std::array kMarks{std::string("TO") + "DO", std::string("FIX") + "ME", std::string("NOLI") + "NT"};
 const std::array kMachineStrings{std::string("/wo") + "rk/",   std::string("/ro") + "ot/",
@@ -53,8 +51,6 @@ constexpr std::array kBannedWords{
     BannedWord{"std::terminate", "", kEnds},
     BannedWord{"sleep_for", "real tests", "nothing in the simulator waits for time to pass"},
 };
-
-bool is_identifier(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // Whether `text` has `word` with no identifier character on either side.
 bool has_word(std::string_view text, std::string_view word) {

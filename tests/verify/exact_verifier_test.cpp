@@ -11,18 +11,16 @@
 #include "core/ops.h"
 #include "parallel/attention.h"
 #include "tests/support/thrown_error.h"
+#include "tests/verify/sweep.h"
 
 namespace shardproof {
 namespace {
 
+using test::golden;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::string golden(const std::string& config) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/flux/" + config;
-}
 
 ParallelConfig context(const ContextParallelConfig& config) { return {.context_parallel_config = config}; }
 
@@ -75,7 +73,7 @@ Tensor attended(const Tensor& x, const ContextParallelState* state) {
 }
 
 TEST(ExactVerifier, CallsEveryLegalModeOfAModelExact) {
-  for (const std::string& source : {golden("uneven"), std::string("flux"), std::string("probe")}) {
+  for (const std::string& source : {golden("flux/uneven"), std::string("flux"), std::string("probe")}) {
     Subject subject = Subject::open(source, 3);
     ExactVerifier exact(subject, {});
     Verifier rounding(subject, {});
@@ -101,7 +99,7 @@ TEST(ExactVerifier, CallsEveryLegalModeOfAModelExact) {
 }
 
 TEST(ExactVerifier, SaysWhatWasRun) {
-  Subject subject = Subject::open(golden("uneven"), 0);
+  Subject subject = Subject::open(golden("flux/uneven"), 0);
   const ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
   const VerificationResult result =
       ExactVerifier(subject, {.seed = 5, .schedule_seed = 6})
@@ -134,7 +132,7 @@ TEST(ExactVerifier, NeitherScheduleSeedNorWorkersNorSeedsChangeTheVerdict) {
 }
 
 TEST(ExactVerifier, ChecksEveryReplicaOnInputsOfItsOwn) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   const ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
   const VerificationResult result =
       ExactVerifier(subject, {}).verify("base", context({.mesh = Mesh::parse("ring=2,ulysses=1,fsdp=3")}), plans);
@@ -143,7 +141,7 @@ TEST(ExactVerifier, ChecksEveryReplicaOnInputsOfItsOwn) {
 }
 
 TEST(ExactVerifier, CallsAPlanThatReplicatesTheTextDifferent) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
   std::erase_if(std::get<SplitEntries>(plans.cp->entries[0].second), [&](const auto& entry) {
     const std::string argument = split_key_text(entry.first);

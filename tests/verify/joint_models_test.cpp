@@ -9,16 +9,12 @@
 namespace shardproof {
 namespace {
 
+using test::golden;
+using test::kFloat32OnCpu;
 using test::sweep;
 using test::SweepCounts;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string golden(const std::string& name) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
-}
-
-const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
 
 TEST(Flux2Sweep, VerifiesWhatIsLegalAndRefusesTheRest) {
   EXPECT_EQ(sweep("flux2", {}), (SweepCounts{34, 26}));

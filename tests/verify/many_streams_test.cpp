@@ -10,17 +10,13 @@ namespace shardproof {
 namespace {
 
 using test::AttentionConfiguration;
+using test::golden;
+using test::kFloat32OnCpu;
 using test::sweep;
 using test::SweepCounts;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-
-std::string golden(const std::string& name) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
-}
-
-const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
 
 // ---- Helios: stream 1 is the whole sequence, stream 0 the current tokens that alone attend to the text
 

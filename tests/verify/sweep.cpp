@@ -27,6 +27,10 @@ bool is_named(const LegalityRule& rule, const std::string& reason, const StreamN
 
 }  // namespace
 
+std::string golden(const std::string& name) {
+  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
+}
+
 AttentionConfiguration joint_attention_of(const ModelCase& model_case) {
   AttentionConfiguration description;
   description.text = model_case.arguments.tensor("encoder_hidden_states").size(1);

@@ -21,6 +21,11 @@ struct SweepCounts {
   }
 };
 
+// An export of the tests, "flux/tiny".
+std::string golden(const std::string& name);
+
+inline const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
+
 // The attention of a case as the rules see it, but for degrees and heads, which the sweep fills in.
 using DescribeCase = std::function<AttentionConfiguration(const ModelCase&)>;
 // Joint attention over [text, image]: encoder_hidden_states and hidden_states, with a key mask if one is given.

@@ -8,16 +8,12 @@
 namespace shardproof {
 namespace {
 
+using test::golden;
+using test::kFloat32OnCpu;
 using test::SweepCounts;
 using test::tensor_parallel_sweep;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string golden(const std::string& name) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
-}
-
-const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
 
 const test::StreamNames kQwenImageStreams{
     .text = {"argument 'encoder_hidden_states'", "output 1 of module 'pos_embed'"},

@@ -19,33 +19,30 @@
 namespace shardproof {
 namespace {
 
+using test::golden;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string golden(const std::string& config) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/flux/" + config;
-}
-
 ContextParallelPlan default_plan(Subject& subject) { return *subject.model().plans(subject.config()).default_cp; }
 
 TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat64) {
-  EXPECT_EQ(test::sweep(golden("tiny"), {}), (test::SweepCounts{64, 16}));
-  EXPECT_EQ(test::sweep(golden("uneven"), {}), (test::SweepCounts{16, 24}));
-  EXPECT_EQ(test::sweep(golden("guidance"), {}), (test::SweepCounts{48, 12}));
+  EXPECT_EQ(test::sweep(golden("flux/tiny"), {}), (test::SweepCounts{64, 16}));
+  EXPECT_EQ(test::sweep(golden("flux/uneven"), {}), (test::SweepCounts{16, 24}));
+  EXPECT_EQ(test::sweep(golden("flux/guidance"), {}), (test::SweepCounts{48, 12}));
   EXPECT_EQ(test::sweep("flux", {}), (test::SweepCounts{52, 28}));
   EXPECT_EQ(test::sweep("probe", {}), (test::SweepCounts{62, 18}));
 }
 
 TEST(DefaultSweep, VerifiesWhatIsLegalAndRefusesTheRestInFloat32) {
   const VerifierOptions float32{.dtype = kFloat32, .device = DeviceChoice::cpu};
-  EXPECT_EQ(test::sweep(golden("tiny"), float32), (test::SweepCounts{64, 16}));
+  EXPECT_EQ(test::sweep(golden("flux/tiny"), float32), (test::SweepCounts{64, 16}));
   EXPECT_EQ(test::sweep("flux", float32), (test::SweepCounts{52, 28}));
   EXPECT_EQ(test::sweep("probe", float32), (test::SweepCounts{62, 18}));
 }
 
 TEST(DefaultSweep, GivesTheSameFiguresOnBothDevicesForms) {
-  Subject subject = Subject::open(golden("uneven"), 0);
+  Subject subject = Subject::open(golden("flux/uneven"), 0);
   for (const GatherChoice gather : {GatherChoice::ragged, GatherChoice::padded}) {
     Verifier verifier(subject, {.gather = gather});
     const VerificationResult result =
@@ -56,7 +53,7 @@ TEST(DefaultSweep, GivesTheSameFiguresOnBothDevicesForms) {
 }
 
 TEST(Verifier, PaddedGathersMoveMoreBytesThanRaggedOnes) {
-  Subject subject = Subject::open(golden("uneven"), 0);
+  Subject subject = Subject::open(golden("flux/uneven"), 0);
   const ContextParallelConfig config{.ring_degree = 3, .ring_anything = true};
   Verifier ragged(subject, {.gather = GatherChoice::ragged}), padded(subject, {.gather = GatherChoice::padded});
   const auto of_ragged = ragged.run("base", config, default_plan(subject), GatherForm::ragged);
@@ -86,7 +83,7 @@ TEST(Verifier, NeitherScheduleSeedNorWorkersChangeAnyFigure) {
 }
 
 TEST(Verifier, ChecksEveryReplicaOfALargerMeshOnItsOwnInputs) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {});
   const ContextParallelConfig config{.mesh = Mesh::parse("ring=2,ulysses=1,fsdp=4")};
   const VerificationResult result = verifier.verify("base", config, default_plan(subject));
@@ -100,7 +97,7 @@ TEST(Verifier, ChecksEveryReplicaOfALargerMeshOnItsOwnInputs) {
 }
 
 TEST(Verifier, AcceptsMeshDimensionsInAnyOrder) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {});
   for (const char* mesh : {"ulysses=2,ring=2", "fsdp=2,ulysses=2,ring=2", "ring=2,dp=2,ulysses=2"}) {
     const VerificationResult result = verifier.verify("batch2", {.mesh = Mesh::parse(mesh)}, default_plan(subject));
@@ -110,7 +107,7 @@ TEST(Verifier, AcceptsMeshDimensionsInAnyOrder) {
 }
 
 TEST(Verifier, RefusesAConfigurationThatContradictsItself) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {});
   const VerificationResult result =
       verifier.verify("base", {.ulysses_degree = 2, .mesh = Mesh::parse("ring=2,ulysses=1")}, default_plan(subject));
@@ -119,7 +116,7 @@ TEST(Verifier, RefusesAConfigurationThatContradictsItself) {
 }
 
 TEST(Verifier, VerifiesSixteenBitRunsByFloat64AndEveryModule) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   for (const DType dtype : {kBFloat16, kFloat16}) {
     Verifier verifier(subject, {.dtype = dtype, .device = DeviceChoice::cpu});
     const VerificationResult result = verifier.verify("base", {.ring_degree = 4}, default_plan(subject));
@@ -134,7 +131,7 @@ TEST(Verifier, VerifiesSixteenBitRunsByFloat64AndEveryModule) {
 }
 
 TEST(Subject, GivesTheSameBitsFromWeightsThatAreConvertedOnceOrByEveryModule) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   const ModelContext context{&subject.reference_device(), kFloat64, TablePrecision::float32};
   const Arguments arguments = subject.prepare(subject.load_case("base"), context);
   const auto outputs = [&](WeightForm form) {
@@ -144,7 +141,7 @@ TEST(Subject, GivesTheSameBitsFromWeightsThatAreConvertedOnceOrByEveryModule) {
 }
 
 TEST(Verifier, HoldsNoFloat64CopyOfTheWeightsForAFloat32Verdict) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {.dtype = kFloat32, .device = DeviceChoice::cpu});
   const VerificationResult result = verifier.verify("base", {.ring_degree = 2}, default_plan(subject));
   EXPECT_EQ(result.verdict, Verdict::rounding_equivalent) << result.reason;
@@ -192,7 +189,7 @@ class ChangedPlan : public ::testing::Test {
     return verifier_.verify("base", config, plan);
   }
 
-  Subject subject_ = Subject::open(golden("tiny"), 0);
+  Subject subject_ = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier_{subject_, {}};
 };
 
@@ -268,7 +265,7 @@ TEST(Verifier, SaysThatTokensAreDividedButNothingIsExchanged) {
 // Case C09: the refusal names module, argument, axis, length, degree, the next legal lengths and the mode that accepts
 // it.
 TEST(Refusals, NameEverythingNeededToMendTheConfiguration) {
-  Subject subject = Subject::open(golden("uneven"), 0);
+  Subject subject = Subject::open(golden("flux/uneven"), 0);
   Verifier verifier(subject, {});
   const VerificationResult result = verifier.verify("base", {.ring_degree = 4}, default_plan(subject));
   EXPECT_EQ(result.verdict, Verdict::refused);
@@ -300,7 +297,7 @@ TEST_F(ChangedPlan, ThatLeavesPositionsWholeEndsInAReport) {
 }
 
 TEST(ShippedPlan, OfFluxDoesNotCoverControlNetResiduals) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {});
   const ContextParallelPlan shipped = *subject.model().plans(subject.config()).shipped_cp;
   EXPECT_EQ(verifier.verify("base", {.ring_degree = 2}, shipped).verdict, Verdict::rounding_equivalent);
@@ -317,10 +314,10 @@ class SpoiltOutput : public ::testing::Test {
     // A folder for each test: they run side by side.
     const test::TemporaryFolder temporary;
     const std::filesystem::path folder = temporary / "export";
-    std::filesystem::copy(golden("tiny"), folder);
+    std::filesystem::copy(golden("flux/tiny"), folder);
     HostDevice host;
     std::vector<NamedTensor> weights;
-    const SafetensorsFile file(golden("tiny") + "/weights.safetensors");
+    const SafetensorsFile file(golden("flux/tiny") + "/weights.safetensors");
     for (const SafetensorsEntry& entry : file.entries()) {
       Tensor tensor = file.tensor(entry.name, host);
       if (entry.name == "proj_out.bias") tensor = ops::full(host, tensor.shape(), kFloat32, bias);
@@ -370,7 +367,7 @@ TEST(Verifier, HasNothingToVerifyWhereTheOutputIsEmpty) {
 
 // A timestep a batch entry is skipped on purpose; what fails elsewhere is not its doing.
 TEST(Verifier, DoesNotBlameSkippedEntriesForAMismatchThatIsNotTheirs) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   Verifier verifier(subject, {});
   ContextParallelPlan plan = *subject.model().plans(subject.config()).shipped_cp;
   std::get<SplitEntries>(plan.entries[0].second)
@@ -396,7 +393,7 @@ TEST_F(ChangedPlan, ThatDoesNotFitTheOutputsIsRefused) {
 
 // A configuration whose two runs in one process follow each other must not remember the first (case C28).
 TEST(Verifier, DecidesFromEachModelAnew) {
-  Subject first = Subject::open(golden("tiny"), 0), second = Subject::open(golden("uneven"), 0);
+  Subject first = Subject::open(golden("flux/tiny"), 0), second = Subject::open(golden("flux/uneven"), 0);
   Verifier of_first(first, {}), of_second(second, {});
   const ContextParallelConfig config{.ulysses_degree = 3, .ulysses_anything = true};
   EXPECT_EQ(of_first.verify("base", config, default_plan(first)).verdict, Verdict::refused);
@@ -407,7 +404,7 @@ TEST(Verifier, DecidesFromEachModelAnew) {
 }
 
 TEST(ThreeDimensionalIds, AreRefusedWithTheEntriesThatWereSkipped) {
-  Subject subject = Subject::open(golden("tiny"), 0);
+  Subject subject = Subject::open(golden("flux/tiny"), 0);
   const ModelContext context{&subject.reference_device(), kFloat64, TablePrecision::float64};
   Arguments arguments = subject.prepare(subject.load_case("base"), context);
   for (const Name name : {Name("img_ids"), Name("txt_ids")}) arguments.set(name, arguments.tensor(name).unsqueeze(0));
@@ -431,10 +428,10 @@ TEST(Subject, SaysBothWhereASourceIsNeitherAFolderNorAModel) {
 TEST(Subject, NamesTheCaseWhoseInputsDoNotFitTheModel) {
   const test::TemporaryFolder temporary;
   const std::filesystem::path folder = temporary / "export";
-  std::filesystem::copy(golden("tiny"), folder);
-  std::filesystem::copy_file(golden("uneven") + "/base.inputs.safetensors", folder / "base.inputs.safetensors",
+  std::filesystem::copy(golden("flux/tiny"), folder);
+  std::filesystem::copy_file(golden("flux/uneven") + "/base.inputs.safetensors", folder / "base.inputs.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
-  std::filesystem::copy_file(golden("tiny") + "/base.inputs.safetensors", folder / "batch2.inputs.safetensors",
+  std::filesystem::copy_file(golden("flux/tiny") + "/base.inputs.safetensors", folder / "batch2.inputs.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   std::filesystem::resize_file(folder / "base.inputs.safetensors",
                                std::filesystem::file_size(folder / "base.inputs.safetensors") - 1);

@@ -9,15 +9,11 @@
 namespace shardproof {
 namespace {
 
+using test::golden;
+using test::kFloat32OnCpu;
 using test::sweep;
 using test::SweepCounts;
 using ::testing::HasSubstr;
-
-std::string golden(const std::string& name) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
-}
-
-const VerifierOptions kFloat32OnCpu{.dtype = kFloat32, .device = DeviceChoice::cpu};
 
 // One stream of patches (1, 2, 2) of the video; the context is not divided.
 test::AttentionConfiguration patches_of(const ModelCase& model_case) {

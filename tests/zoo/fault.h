@@ -10,6 +10,9 @@
 
 namespace shardproof::zoo {
 
+// The modes of context parallelism, as a fault says where it can act.
+inline constexpr std::string_view kAllModes = "ring ring_anything ulysses ulysses_anything unified";
+
 // Replaces the statement, which must stand exactly once in the file, or once behind `after`, which then must stand
 // once. A text that ends in a semicolon is replaced as a statement, any other as an expression.
 struct Edit {

@@ -7,9 +7,8 @@ namespace {
 
 constexpr std::string_view kAttention = "parallel/attention.cpp";
 constexpr std::string_view kMask = "parallel/attention_mask.cpp";
-constexpr std::string_view kRing = "parallel/ring_attention.cpp";
+constexpr std::string_view kRingFile = "parallel/ring_attention.cpp";
 constexpr std::string_view kState = "parallel/context_parallel_state.cpp";
-constexpr std::string_view kAllModes = "ring ring_anything ulysses ulysses_anything unified";
 
 constexpr std::string_view kGatheredMask =
     "collectives::all_gather(group, rows, key_lengths, \"ulysses: key mask\").wait().joined()";
@@ -73,7 +72,7 @@ std::span<const Fault> attention_faults() {
       {.name = "NO_MAX_SUB",
        .catalogue = 42,
        .what = "exp of the logits without their maximum",
-       .edits = {{.file = kRing,
+       .edits = {{.file = kRingFile,
                   .statement = kStep,
                   .replacement = "zoo::attention_without_maximum(q_, k, v, mask_of(chunk, mask_rows), scale_)"}},
        .models = "layer",
@@ -82,7 +81,7 @@ std::span<const Fault> attention_faults() {
       {.name = "BF16_ACC",
        .catalogue = 45,
        .what = "sums of weights and values are kept in bfloat16",
-       .edits = {{.file = kRing,
+       .edits = {{.file = kRingFile,
                   .statement = kStep,
                   .replacement = "zoo::attention_with_narrow_sums(q_, k, v, mask_of(chunk, mask_rows), scale_)"}},
        .modes = "ring ring_anything unified",
@@ -157,13 +156,13 @@ std::span<const Fault> attention_faults() {
        .modes = "ulysses_anything"},
       {.name = "MASK_CHUNKS_EQUAL",
        .what = "a chunk's place in the mask over all keys is its number times the first chunk's length",
-       .edits = {{.file = kRing, .statement = kChunkOffset, .replacement = "chunk * lengths_.front()"}},
+       .edits = {{.file = kRingFile, .statement = kChunkOffset, .replacement = "chunk * lengths_.front()"}},
        .models = "layer",
        .modes = "ring_anything",
        .only_case = "uneven_mask_of_all"},
       {.name = "MASK_CHUNK_OF_FIRST",
        .what = "every chunk is masked as the first one",
-       .edits = {{.file = kRing, .statement = kChunkOffset, .replacement = "std::int64_t{0}"}},
+       .edits = {{.file = kRingFile, .statement = kChunkOffset, .replacement = "std::int64_t{0}"}},
        .models = "layer",
        .modes = "ring"},
       {.name = "MASK_INVERTED",

@@ -9,7 +9,6 @@ constexpr std::string_view kHooks = "parallel/context_parallel.cpp";
 constexpr std::string_view kJoint = "models/attention_layers.cpp";
 constexpr std::string_view kFlux = "models/flux.cpp";
 constexpr std::string_view kQwen = "models/qwenimage.cpp";
-constexpr std::string_view kAllModes = "ring ring_anything ulysses ulysses_anything unified";
 constexpr std::string_view kPart = "shard(x, input.split_dim, state.flat(), division_of(state), what)";
 
 }  // namespace

@@ -5,7 +5,6 @@
 namespace shardproof::zoo {
 
 std::span<const Fault> plan_faults() {
-  static constexpr std::string_view kAllModes = "ring ring_anything ulysses ulysses_anything unified";
   static const std::vector<Fault> kFaults{
       {.name = "TEXT_NOT_SPLIT",
        .catalogue = 35,
