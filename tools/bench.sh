@@ -42,7 +42,7 @@ clean_build() {
   local folder seconds
   folder=$(mktemp -d)
   seconds=$(date +%s)
-  CCACHE_DISABLE=1 quietly cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release
+  CCACHE_DISABLE=1 quietly cmake --preset release -B "$folder"
   CCACHE_DISABLE=1 quietly cmake --build "$folder" -j "$(nproc)"
   seconds=$(($(date +%s) - seconds))
   rm -rf "$folder"
@@ -59,11 +59,13 @@ tools/setup.sh
 quietly cmake --preset release
 quietly cmake --build --preset release -j "$(nproc)"
 bench=build/release/bench
+export SHARDPROOF_PMI_LIBRARY=$PWD/build/release/app/libshardproof_pmi.so  # for programs that are not beside it
 
 processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 echo "Processor: $processor, $(nproc) cores; load before: $(cut -d' ' -f1 /proc/loadavg)"
 measure bench/compare_torch build/release
 measure "$bench/simulation_overhead"
+[ ! -x "$bench/mpi_speed" ] || measure build/release/app/shardproof launch -n 2 -- "$bench/mpi_speed" ulysses
 measure "$bench/verification_rate" tests/data/goldens/flux/tiny
 measure "$bench/many_ranks"
 measure "$bench/field_product"
