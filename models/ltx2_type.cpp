@@ -167,9 +167,9 @@ std::vector<ModelCase> ltx2_hostile_cases(std::uint64_t seed, Device& host) {
   };
 }
 
-// One text token more for the audio, so that one stream cannot stand in for the other.
+// Twice the text for the audio, so that one stream cannot stand in for the other and both divide evenly where one does.
 ModelCase ltx2_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
-  Ltx2Case made("sized", seed, host, {size.batch, 1, 1, size.image, size.image, size.text, size.text + 1});
+  Ltx2Case made("sized", seed, host, {size.batch, 1, 1, size.image, size.image, size.text, 2 * size.text});
   made.times(size.has("per_token") ? Times::per_token : Times::per_item);
   if (masking_of(size) != Masking::none) made.text_masks(masking_of(size));
   if (size.has("guided")) made.guided(static_cast<double>(size.layers - 1));
