@@ -155,7 +155,7 @@ class RowJudge {
 };
 
 // The queries and heads of one rank that are wrong in the same words.
-struct Places {
+struct KeyPlaces {
   std::vector<bool> queries, heads;
 };
 
@@ -207,7 +207,7 @@ class ContributorCheck {
     const Shape& shape = replayed_.call.q;
     const RowJudge judge(replayed_.keys);
     std::vector<std::string> order;
-    std::map<std::string, Places> by_text;
+    std::map<std::string, KeyPlaces> by_text;
     std::size_t row = 0;
     for (std::int64_t b = 0; b < shape[0]; ++b) {
       for (std::int64_t t = 0; t < shape[1]; ++t) {
@@ -227,7 +227,7 @@ class ContributorCheck {
     }
     std::vector<std::string> differences;
     for (const std::string& text : order) {
-      const Places& places = by_text.at(text);
+      const KeyPlaces& places = by_text.at(text);
       differences.push_back(fmt::format("rank {}, its queries {}, heads {}: {}", replayed_.rank,
                                         places_text(places.queries), places_text(places.heads), text));
     }

@@ -90,20 +90,6 @@ class Diagnoser {
                     .ranks;
   }
 
-  // The groups that may divide an axis, from the rank's place in them.
-  std::vector<Place> places_of(int rank) const {
-    const auto place = [&](std::initializer_list<std::string_view> dimensions) {
-      Place result;
-      for (const std::string_view dimension : dimensions) {
-        if (!mesh_.has(dimension)) continue;
-        result.member = result.member * mesh_.size_of(dimension) + mesh_.coordinate(rank, dimension);
-        result.members *= mesh_.size_of(dimension);
-      }
-      return result;
-    };
-    return {place({"ring", "ulysses"}), place({"tp"})};
-  }
-
   // Lengths that the plan divides: those of arguments of which a rank has less.
   void find_streams(const Trace& expected) {
     for (const auto& recorder : recorders_) {
@@ -227,7 +213,7 @@ class Diagnoser {
   // False if no layout explains the shape.
   bool compare_on_rank(int rank, const Trace& trace, const Tensor& whole, const Tensor& actual) {
     const Divisions divisions = divisions_of(trace, outcomes_[static_cast<std::size_t>(rank)]);
-    const std::vector<Place> places = places_of(rank);
+    const RankPlaces places = places_of_rank(mesh_, input_.options.config, rank);
     const std::vector<Layout> layouts = possible_layouts(whole.shape(), actual.shape(), places, divisions);
     if (layouts.empty()) return false;
     const Elements dense(whole), local(actual);

@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/sharding.h"
 #include "verify/diagnosis.h"
 #include "verify/signature.h"
 
 namespace shardproof {
 namespace {
-
-std::vector<std::int64_t> range(std::int64_t start, std::int64_t count) {
-  std::vector<std::int64_t> entries(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) entries[static_cast<std::size_t>(i)] = start + i;
-  return entries;
-}
 
 std::int64_t total_of(const std::vector<std::int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
@@ -27,7 +20,7 @@ struct AxisPart {
 
 // What a rank can hold `local` of `total` entries of: one piece of a group's division, or one piece of each of several
 // streams.
-std::vector<AxisPart> parts_of_axis(std::int64_t total, std::int64_t local, int axis, std::span<const Place> places,
+std::vector<AxisPart> parts_of_axis(std::int64_t total, std::int64_t local, int axis, const RankPlaces& places,
                                     const Divisions& divisions) {
   std::vector<AxisPart> parts;
   std::vector<std::vector<std::int64_t>> streams(divisions.streams.begin(), divisions.streams.end());
@@ -35,17 +28,10 @@ std::vector<AxisPart> parts_of_axis(std::int64_t total, std::int64_t local, int 
   const bool is_sequence = divisions.streams.contains({total, total});
   streams.insert(is_sequence ? streams.begin() : streams.end(), {total});
   if (!divisions.packed.empty() && total_of(divisions.packed) == total) streams = {divisions.packed};
-  for (const Place& place : places) {
+  for (const Place& place : {places.context, places.tensor}) {
     for (const std::vector<std::int64_t>& lengths : streams) {
       if (place.members < 2 || total_of(lengths) != total) continue;
-      std::vector<std::int64_t> entries;
-      std::int64_t start = 0;
-      for (const std::int64_t length : lengths) {
-        const std::vector<std::int64_t> piece = range(start + balanced_offset(length, place.members, place.member),
-                                                      balanced_size(length, place.members, place.member));
-        entries.insert(entries.end(), piece.begin(), piece.end());
-        start += length;
-      }
+      std::vector<std::int64_t> entries = entries_of(lengths, place);
       if (static_cast<std::int64_t>(entries.size()) != local) continue;
       const std::string text =
           lengths.size() > 1 ? fmt::format("its parts of {} along axis {}", fmt::join(lengths, " + "), axis)
@@ -75,14 +61,14 @@ std::vector<std::int64_t> places_in_dense(const Layout& layout, const Shape& den
 
 }  // namespace
 
-std::vector<Layout> possible_layouts(const Shape& dense, const Shape& local, std::span<const Place> places,
+std::vector<Layout> possible_layouts(const Shape& dense, const Shape& local, const RankPlaces& places,
                                      const Divisions& divisions) {
   if (dense.rank() != local.rank()) return {};
   std::vector<Layout> layouts{{}};
   for (int axis = 0; axis < dense.rank(); ++axis) {
     std::vector<AxisPart> parts;
     if (dense[axis] == local[axis]) {
-      parts.push_back({"", range(0, dense[axis])});
+      parts.push_back({"", entries_of({dense[axis]}, {})});
     } else {
       parts = parts_of_axis(dense[axis], local[axis], axis, places, divisions);
     }

@@ -16,6 +16,7 @@
 
 #include "core/ops.h"
 #include "core/tensor.h"
+#include "verify/rank_parts.h"
 
 namespace shardproof {
 
@@ -82,11 +83,6 @@ struct Layout {
   std::vector<std::vector<std::int64_t>> entries;
 };
 
-// The rank's place in a group that may divide an axis.
-struct Place {
-  int members = 1, member = 0;
-};
-
 // Lengths of pieces that stand one after the other along an axis and are each divided by themselves.
 using Streams = std::set<std::vector<std::int64_t>>;
 
@@ -98,7 +94,7 @@ struct Divisions {
 
 // All layouts by which a tensor of shape `local` can be a rank's part of one of shape `dense`; several where sizes do
 // not tell them apart.
-std::vector<Layout> possible_layouts(const Shape& dense, const Shape& local, std::span<const Place> places,
+std::vector<Layout> possible_layouts(const Shape& dense, const Shape& local, const RankPlaces& places,
                                      const Divisions& divisions);
 
 // A pattern of verify/signature.h; empty if it looks like none.

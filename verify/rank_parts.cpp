@@ -15,40 +15,41 @@ std::int64_t total_of(const std::vector<std::int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-// The member's piece of each of the sequences.
-std::vector<std::int64_t> entries_of(const std::vector<std::int64_t>& lengths, int members, int member) {
+Place place_in(const Mesh& mesh, int rank, const std::vector<std::string_view>& dimensions) {
+  Place place;
+  for (const std::string_view dimension : dimensions) place.members *= mesh.size_of(dimension);
+  if (place.members > 1) place.member = mesh.flat_index(rank, dimensions);
+  return place;
+}
+
+}  // namespace
+
+RankPlaces places_of_rank(const Mesh& mesh, const ParallelConfig& config, int rank) {
+  std::vector<std::string_view> context, tensor;
+  for (const std::string_view name : {"ring", "ulysses"}) {
+    if (mesh.has(name)) context.push_back(name);
+  }
+  for (const std::string& name : mesh.names()) {
+    // Without a dimension of its own, tensor parallelism alone takes all of them.
+    if (name == "tp" || (!mesh.has("tp") && !config.context_parallel_config)) tensor.emplace_back(name);
+  }
+  return {place_in(mesh, rank, context), place_in(mesh, rank, tensor)};
+}
+
+std::vector<std::int64_t> entries_of(const std::vector<std::int64_t>& lengths, const Place& place) {
   std::vector<std::int64_t> entries;
   std::int64_t start = 0;
   for (const std::int64_t length : lengths) {
-    const std::int64_t first = start + balanced_offset(length, members, member);
-    for (std::int64_t i = 0; i < balanced_size(length, members, member); ++i) entries.push_back(first + i);
+    const std::int64_t first = start + balanced_offset(length, place.members, place.member);
+    const std::int64_t size = balanced_size(length, place.members, place.member);
+    for (std::int64_t i = 0; i < size; ++i) entries.push_back(first + i);
     start += length;
   }
   return entries;
 }
 
-}  // namespace
-
 RankParts::RankParts(Module& tree, const ParallelPlans& plans, const ParallelConfig& config, const ParallelRun& run) {
-  const Mesh& mesh = run.mesh;
-  std::vector<std::string_view> context, tensor;
-  for (const std::string& name : mesh.names()) {
-    if (name == "ring" || name == "ulysses") context.emplace_back(name);
-    // Without a dimension of its own, tensor parallelism alone takes all of them.
-    if (name == "tp" || (!mesh.has("tp") && !config.context_parallel_config)) tensor.emplace_back(name);
-  }
-  const auto member = [&](int rank, const std::vector<std::string_view>& dimensions) {
-    Member result;
-    for (const std::string_view dimension : dimensions) result.members *= mesh.size_of(dimension);
-    if (result.members > 1) result.member = mesh.flat_index(rank, dimensions);
-    return result;
-  };
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    // In flat order, wherever the dimensions stand in the mesh.
-    const bool has_both = context.size() == 2;
-    context_.push_back(member(rank, has_both ? std::vector<std::string_view>{"ring", "ulysses"} : context));
-    tensor_.push_back(member(rank, tensor));
-  }
+  for (int rank = 0; rank < run.mesh.size(); ++rank) places_.push_back(places_of_rank(run.mesh, config, rank));
   for (const RankOutcome& rank : run.ranks) {
     for (const AppliedEntry& entry : rank.applied) totals_.insert(entry.total);
   }
@@ -80,17 +81,17 @@ std::vector<RankParts::Lengths> RankParts::sequences_of(std::int64_t total) cons
 
 std::vector<RankParts::Entries> RankParts::parts_of_axis(int rank, std::int64_t whole, std::int64_t local) const {
   std::vector<Entries> parts;
-  const auto try_lengths = [&](const Lengths& lengths, const Member& place) {
+  const auto try_lengths = [&](const Lengths& lengths, const Place& place) {
     if (place.members < 2) return;
-    Entries entries = entries_of(lengths, place.members, place.member);
+    Entries entries = entries_of(lengths, place);
     if (std::ssize(entries) == local && std::find(parts.begin(), parts.end(), entries) == parts.end())
       parts.push_back(std::move(entries));
   };
-  const auto index = static_cast<std::size_t>(rank);
-  for (const Lengths& lengths : sequences_of(whole)) try_lengths(lengths, context_[index]);
-  try_lengths({whole}, tensor_[index]);
+  const auto& [context, tensor] = places_[static_cast<std::size_t>(rank)];
+  for (const Lengths& lengths : sequences_of(whole)) try_lengths(lengths, context);
+  try_lengths({whole}, tensor);
   for (const Lengths& lengths : blocks_) {
-    if (total_of(lengths) == whole) try_lengths(lengths, tensor_[index]);
+    if (total_of(lengths) == whole) try_lengths(lengths, tensor);
   }
   return parts;
 }
@@ -104,7 +105,7 @@ std::vector<Places> RankParts::of(int rank, const Shape& whole, const Shape& loc
   for (int axis = 0; axis < whole.rank(); ++axis) {
     std::vector<Entries> choices;
     if (whole[axis] == local[axis]) {
-      choices.push_back(entries_of({whole[axis]}, 1, 0));
+      choices.push_back(entries_of({whole[axis]}, {}));
     } else {
       choices = parts_of_axis(rank, whole[axis], local[axis]);
     }
