@@ -211,7 +211,9 @@ Launch launch_from(const LaunchOptions& options, const Lookup& variable) {
     check_agreement(claims.front(), *claim);
     if (claim->local_rank) launch.local_rank = claim->local_rank->number;
     if (claim->local_size) launch.local_size = claim->local_size->number;
-    launch.has_mpi_launcher = launch.has_mpi_launcher || claim->source->mpi_knows_it;
+    // Of SLURM only where it was told to (srun --mpi=pmix).
+    const bool is_silent = claim->source == &kSources[kSlurm] && !variable("PMIX_RANK");
+    launch.has_mpi_launcher = launch.has_mpi_launcher || (claim->source->mpi_knows_it && !is_silent);
   }
   const auto says = [&](std::size_t source) {
     return std::any_of(claims.begin(), claims.end(),

@@ -87,7 +87,7 @@ TEST(Launcher, ReadsEverySource) {
     EXPECT_EQ(launch.world_size, 8) << name;
     EXPECT_EQ(launch.local_rank, 1) << name;
     EXPECT_EQ(launch.local_size, name == "SLURM" ? 8 : 4) << name;
-    EXPECT_EQ(launch.has_mpi_launcher, name == "Open MPI" || name == "PMI" || name == "SLURM") << name;
+    EXPECT_EQ(launch.has_mpi_launcher, name == "Open MPI" || name == "PMI") << name;
   }
   EXPECT_EQ(launch_in(kOpenMpi).claim, "OMPI_COMM_WORLD_RANK=5, OMPI_COMM_WORLD_SIZE=8");
 }
@@ -128,6 +128,13 @@ TEST(Launcher, ShowsBothSidesOfAContradiction) {
       HasSubstr("options and SHARDPROOF_* contradict each other about the rank: --rank=4, but SHARDPROOF_RANK=5"));
   EXPECT_THAT(refusal_in(joined(kOwn, {{"PMI_RANK", "5"}, {"PMI_SIZE", "9"}})),
               HasSubstr("SHARDPROOF_* and PMI contradict each other"));
+}
+
+TEST(Launcher, LeavesTheMeetingToMpiWhereSlurmWasToldTo) {
+  EXPECT_FALSE(launch_in(kSlurm).has_mpi_launcher);  // srun --mpi=none
+  Environment with_pmix = kSlurm;
+  with_pmix["PMIX_RANK"] = "5";
+  EXPECT_TRUE(launch_in(with_pmix).has_mpi_launcher);
 }
 
 TEST(Launcher, TakesSlurmInsideAStepOnly) {

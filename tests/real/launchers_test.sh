@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One line, three launchers: mpirun, `shardproof launch` and torchrun must give the same results, but for the time that
-# they took. torchrun comes from the Python environment that tools/test_export.sh makes; where there is none, the test
+# One line, several launchers: mpirun, `shardproof launch` and torchrun, and srun where SLURM runs here, must give the
+# same results, but for the time that they took. torchrun comes from the Python environment that tools/test_export.sh makes; where there is none, the test
 # says SKIPPED, after the other two have passed, and ends with 77.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -30,6 +30,13 @@ results() {
 results mpirun "$mpirun" --oversubscribe -n 2
 results launch "$program" launch -n 2 --
 diff "$folder/mpirun" "$folder/launch"
+if timeout 20 srun -n 1 true >/dev/null 2>&1; then
+  for mpi in none pmix; do
+    results "srun-$mpi" srun -n 2 --overcommit --mpi=$mpi
+    diff "$folder/mpirun" "$folder/srun-$mpi"
+  done
+  echo "srun gives the same results"
+fi
 if [ ! -x "$torchrun" ]; then
   echo "tests/real/launchers_test.sh: Skipped"
   echo "SKIPPED: torchrun is not installed; tools/test_export.sh makes the Python environment that has it"
