@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <string>
@@ -71,10 +72,10 @@ void check_first_column(const Tensor& received, const std::function<double(std::
   }
 }
 
-int time_exchanges(Communicator& world, Device& device) {
+int time_exchanges(Communicator& world, Device& device, const std::vector<std::int64_t>& sizes) {
   Json seconds = Json::object();
   const int size = world.size(), rank = world.rank();
-  for (const std::int64_t megabytes : {1, 16, 64}) {
+  for (const std::int64_t megabytes : sizes) {
     const Tensor rows = rows_of(device, rank, size, megabytes * kMegabyte);
     const std::int64_t part = rows.size(0) / size;
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), part);
@@ -136,7 +137,8 @@ int time_ulysses(Communicator& world, Device& device) {
   return figures.finish();
 }
 
-int measure(std::string_view what) {
+// `sizes` in megabytes that each process gives; none: Ulysses instead.
+int measure(const std::vector<std::int64_t>& sizes) {
   omp_set_num_threads(1);
   const Launch launch = launch_from_environment();
   Meeting meeting(launch, 0, std::chrono::minutes(1));
@@ -145,7 +147,7 @@ int measure(std::string_view what) {
   const std::unique_ptr<Device> device = make_cpu_device();
   int status = 2;
   try {
-    status = what == "ulysses" ? time_ulysses(*world, *device) : time_exchanges(*world, *device);
+    status = sizes.empty() ? time_ulysses(*world, *device) : time_exchanges(*world, *device, sizes);
   } catch (const Error& error) {
     fmt::print(stderr, "mpi_speed: rank {}: {}\n", world->rank(), error.what());
     session.abort(2);
@@ -159,8 +161,11 @@ int measure(std::string_view what) {
 }  // namespace shardproof
 
 int main(int count, char** words) {
-  const std::string_view what = count == 2 ? words[1] : "";
-  if (what == "exchanges" || what == "ulysses") return shardproof::measure(what);
-  fmt::print(stderr, "usage: mpirun -n 2 mpi_speed exchanges|ulysses\n");
+  const std::string_view what = count >= 2 ? words[1] : "";
+  const int megabytes = count == 3 ? std::atoi(words[2]) : 0;
+  if (what == "ulysses" && count == 2) return shardproof::measure({});
+  if (what == "exchanges" && count == 2) return shardproof::measure({1, 16, 64});
+  if (what == "exchanges" && megabytes > 0) return shardproof::measure({megabytes});
+  fmt::print(stderr, "usage: mpirun -n 2 mpi_speed exchanges [MEGABYTES] | ulysses\n");
   return 2;
 }
