@@ -25,6 +25,11 @@ install(TARGETS shardproof RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(SHARDPROOF_MPI)
   install(TARGETS shardproof_pmi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+# The module finds LibTorch where the build did.
+if(SHARDPROOF_TORCH)
+  set_target_properties(shardproof_torch PROPERTIES INSTALL_RPATH "${LibTorch_ROOT}/lib")
+  install(TARGETS shardproof_torch LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 
 set(shardproof_package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/shardproof)
 install(EXPORT shardproofTargets NAMESPACE shardproof:: DESTINATION ${shardproof_package_folder})

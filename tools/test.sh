@@ -43,7 +43,9 @@ closing_lines() {
   sed -n '/% tests passed/,$p' "$logs/$3.log"
 }
 
+tools/setup.sh  # the next two need a package of it
 tools/setup_nccl.sh || [ $? -eq 77 ]
+tools/setup_python.sh || [ $? -eq 77 ]
 tools/demo.sh
 build release
 run_tests "$release_tests"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One line, several launchers: mpirun, `shardproof launch` and torchrun, and srun where SLURM runs here, must give the
-# same results, but for the time that they took. torchrun comes from the Python environment that tools/test_export.sh makes; where there is none, the test
-# says SKIPPED, after the other two have passed, and ends with 77.
+# same results, but for the time that they took. torchrun comes from the Python environment that tools/setup_python.sh
+# makes; where there is none, the test says SKIPPED, after the others have passed, and ends with 77.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -39,7 +39,7 @@ if timeout 20 srun -n 1 true >/dev/null 2>&1; then
 fi
 if [ ! -x "$torchrun" ]; then
   echo "tests/real/launchers_test.sh: Skipped"
-  echo "SKIPPED: torchrun is not installed; tools/test_export.sh makes the Python environment that has it"
+  echo "SKIPPED: torchrun is not installed; tools/setup_python.sh makes the Python environment that has it"
   exit 77
 fi
 results torchrun "$torchrun" --no-python --nproc-per-node 2

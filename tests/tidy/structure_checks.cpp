@@ -62,6 +62,7 @@ constexpr std::array kThirdPartyRules{
     ThirdPartyRule{"rapidcheck", "tests property_tests", "tests property_tests"},
     ThirdPartyRule{"torch/", "real tests", ""},
     ThirdPartyRule{"ATen/", "real tests", ""},
+    ThirdPartyRule{"c10/", "real tests", ""},
     ThirdPartyRule{"cuda", "real tests", ""},
     ThirdPartyRule{"nccl", "real tests", ""},
     ThirdPartyRule{"mpi", "real tests", ""},
