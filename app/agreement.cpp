@@ -56,7 +56,6 @@ std::vector<Setting> settings_of(const Options& options) {
   const std::string gather = options.gather == GatherChoice::ragged   ? "ragged"
                              : options.gather == GatherChoice::padded ? "padded"
                                                                       : "both";
-  const std::string device = options.device == DeviceChoice::reference ? "reference" : "cpu";
   return {
       {"version of the program", build_version()},
       {"SOURCE", sources},
@@ -71,7 +70,7 @@ std::vector<Setting> settings_of(const Options& options) {
       {"--plan", options.plan},
       {"--case", options.case_name.value_or("all")},
       {"--dtype", std::string(options.dtype.name())},
-      {"--device", device},
+      {"--device", std::string(device_name(options))},
       {"--gather", gather},
       {"--seed", std::to_string(options.seed)},
   };

@@ -65,7 +65,7 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
 CommandOutcome run_verify(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   RunRequest request(options, outcome.report);
-  Verifier verifier(request.subject, verifier_options(options));
+  Verifier verifier(request.subject, verifier_options(request, options));
   ExactVerifier exact(request.subject, exact_options(options));
   std::vector<VerificationResult>& results = outcome.report.verifications;
   std::vector<ParallelConfig> configurations;  // of the results
@@ -84,7 +84,7 @@ CommandOutcome run_verify(const Options& options, Progress& progress) {
       const bool is_exact = has_exact && results.back().verdict == Verdict::exact;
       results.push_back(
           verifier.verify(case_name, configuration, request.plans, is_exact ? Passed::exact : Passed::nothing));
-      results.back().device = options.device == DeviceChoice::reference ? "reference" : "cpu";
+      results.back().device = device_name(options);
       configurations.push_back(configuration);
     }
   }
@@ -129,7 +129,7 @@ CommandOutcome run_plan(const Options& options, Progress& progress) {
   // Whatever becomes of the run: one that is refused is a reason to change the plan.
   outcome.plan_file = plan_to_json({report.model, request.plans.cp, request.plans.tp}).dump(2) + "\n";
   const ParallelConfig configuration = plan_configuration(request, options, report);
-  Verifier verifier(request.subject, verifier_options(options));
+  Verifier verifier(request.subject, verifier_options(request, options));
   const GatherForm form = first_form(options.gather);
   Refusals refusals;
   int done = 0;
@@ -162,6 +162,7 @@ CommandOutcome run_oracle_command(const Options& options, Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   Report& report = outcome.report;
   // All are opened before the first is run, so that a wrong one is reported at once.
+  const std::unique_ptr<Device> device = given_device_of(options);
   std::vector<Subject> subjects;
   int total = 0;
   for (const std::string& source : options.sources) {
@@ -178,7 +179,7 @@ CommandOutcome run_oracle_command(const Options& options, Progress& progress) {
   for (Subject& subject : subjects) {
     for (const std::string& case_name : subject.case_names()) {
       progress.step(done++, total, fmt::format("{}: {}", subject.source(), case_name));
-      for (OracleResult& result : run_oracle(subject, case_name)) {
+      for (OracleResult& result : run_oracle(subject, case_name, device.get())) {
         result.source = subject.source();
         result.model = subject.model().class_name;
         report.oracles.push_back(std::move(result));

@@ -41,7 +41,7 @@ struct NamedChoice {
 
 template <class Choice>
 Choice choice_from(const std::string& option, const std::string& text,
-                   std::initializer_list<NamedChoice<Choice>> choices) {
+                   const std::vector<NamedChoice<Choice>>& choices) {
   std::string names;
   for (const NamedChoice<Choice>& known : choices) {
     if (text == known.name) return known.choice;
@@ -261,11 +261,12 @@ void add_configuration(Subcommand& command, Options& options) {
                 [&](const std::string& option, const std::string& text) { options.mesh = mesh_from(option, text); });
 }
 
-enum class DeviceWish : std::uint8_t { by_dtype, reference, cpu, torch };
+enum class DeviceWish : std::uint8_t { by_dtype, reference, cpu, torch, cuda };
+
+bool is_of_torch(DeviceWish wish) { return wish == DeviceWish::torch || wish == DeviceWish::cuda; }
 
 DeviceChoice device_for(DeviceWish wish, DType dtype) {
-  SHARDPROOF_CHECK(wish != DeviceWish::torch, usage_error,
-                   "--device: 'torch' is not part of this build; expected reference or cpu");
+  if (is_of_torch(wish)) return DeviceChoice::given;
   if (wish == DeviceWish::by_dtype) return dtype == kFloat64 ? DeviceChoice::reference : DeviceChoice::cpu;
   if (wish == DeviceWish::cpu) return DeviceChoice::cpu;
   SHARDPROOF_CHECK(dtype.size() != 2, usage_error,
@@ -273,6 +274,18 @@ DeviceChoice device_for(DeviceWish wish, DType dtype) {
                    "expected --device cpu",
                    dtype.name());
   return DeviceChoice::reference;
+}
+
+void add_device(Subcommand& command, DeviceWish& device, const std::string& placeholder, const std::string& description,
+                std::initializer_list<NamedChoice<DeviceWish>> choices) {
+  command.value("--device", OptionKind::choice, placeholder, description,
+                [&device, known = std::vector(choices)](const std::string& option, const std::string& text) {
+                  device = choice_from<DeviceWish>(option, text, known);
+                  SHARDPROOF_CHECK(!is_of_torch(device) || torch_is_built(), usage_error,
+                                   "{}: '{}' needs LibTorch, which is not part of this build; run "
+                                   "tools/setup_python.sh and configure again, or take reference or cpu",
+                                   option, text);
+                });
 }
 
 void add_run(Subcommand& command, Options& options, DeviceWish& device) {
@@ -296,13 +309,12 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
                   options.tier = choice_from<Tier>(
                       option, text, {{"exact", Tier::exact}, {"rounding", Tier::rounding}, {"all", Tier::all}});
                 });
-  command.value("--device", OptionKind::choice, "reference|cpu|torch",
-                "what computes (default: reference for float64, cpu otherwise; torch is not built)",
-                [&](const std::string& option, const std::string& text) {
-                  device = choice_from<DeviceWish>(
-                      option, text,
-                      {{"reference", DeviceWish::reference}, {"cpu", DeviceWish::cpu}, {"torch", DeviceWish::torch}});
-                });
+  add_device(command, device, "reference|cpu|torch|cuda",
+             "what computes (default: reference for float64, cpu otherwise; torch is LibTorch, cuda LibTorch on a GPU)",
+             {{"reference", DeviceWish::reference},
+              {"cpu", DeviceWish::cpu},
+              {"torch", DeviceWish::torch},
+              {"cuda", DeviceWish::cuda}});
   command.value("--gather", OptionKind::choice, "ragged|padded",
                 "form of uneven gathers (default: both, which must give the same bits)",
                 [&](const std::string& option, const std::string& text) {
@@ -325,7 +337,8 @@ void add_backend(Subcommand& command, Options& options) {
       "what carries the ranks: MPI between processes, or NCCL between processes with a GPU each",
       [&](const std::string& option, const std::string& text) {
         SHARDPROOF_CHECK(text != "cuda-threads", usage_error,
-                         "{}: '{}' needs a device that computes on a GPU, and there is none; expected mpi or nccl",
+                         "{}: '{}' shares a GPU between ranks of one process, as the library can, but not run; "
+                         "expected mpi or nccl",
                          option, text);
         SHARDPROOF_CHECK(text != "nccl" || nccl_is_built(), usage_error,
                          "{}: '{}' is not part of this build; run tools/setup_nccl.sh and configure again, or take mpi",
@@ -438,6 +451,9 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
   std::deque<Subcommand> commands;
   commands.emplace_back(program, Command::oracle, "our dense model against outputs exported from diffusers")
       .sources("EXPORT_DIR", "folders with config.json, weights and cases", std::numeric_limits<std::size_t>::max());
+  add_device(commands.back(), device, "torch|cuda",
+             "compute everything on LibTorch, or on a GPU with it (default: float64 on reference, float32 on cpu)",
+             {{"torch", DeviceWish::torch}, {"cuda", DeviceWish::cuda}});
   add_json(commands.back(), options);
   commands.emplace_back(program, Command::verify, "every simulated rank against the dense run");
   commands.emplace_back(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
@@ -482,6 +498,15 @@ std::string_view command_name(Command command) {
   return "?";
 }
 
+std::string_view device_name(const Options& options) {
+  switch (options.device) {
+    case DeviceChoice::reference: return "reference";
+    case DeviceChoice::cpu: return "cpu";
+    case DeviceChoice::given: return options.torch.place == TorchPlace::cuda ? "cuda" : "torch";
+  }
+  return "?";
+}
+
 std::vector<DeclaredOption> declared_options() {
   CLI::App program;
   Options options;
@@ -521,6 +546,10 @@ CommandLine parse_command_line(int count, const char* const* words) {
     if (command.parsed()) command.read(options);
   }
   options.device = device_for(device, options.dtype);
+  options.torch.place = device == DeviceWish::cuda ? TorchPlace::cuda : TorchPlace::cpu;
+  SHARDPROOF_CHECK(device != DeviceWish::cuda || options.backend != Backend::mpi, usage_error,
+                   "--device cuda with --backend mpi: MPI moves host memory only; expected --backend nccl, or --device "
+                   "torch");
   SHARDPROOF_CHECK(options.tier != Tier::exact || options.command == Command::verify, usage_error,
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,

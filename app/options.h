@@ -12,6 +12,7 @@
 #include "core/mesh.h"
 #include "models/model_size.h"
 #include "real/launcher.h"
+#include "real/torch_device.h"
 #include "verify/verifier.h"
 
 namespace shardproof {
@@ -42,6 +43,7 @@ struct Options {
   Tier tier = Tier::all;
   DType dtype = kFloat64;
   DeviceChoice device = DeviceChoice::reference;
+  TorchDeviceOptions torch = {};  // where DeviceChoice::given
   GatherChoice gather = GatherChoice::both;
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
@@ -88,6 +90,9 @@ struct DeclaredOption {
   std::string description;
   OptionKind kind = OptionKind::flag;
 };
+
+// What --device calls the device that computes.
+std::string_view device_name(const Options& options);
 
 // Every option of every subcommand but --help.
 std::vector<DeclaredOption> declared_options();

@@ -56,7 +56,7 @@ class RealRun {
         abort_(abort),
         world_(world),
         request_(options, report),
-        verifier_(request_.subject, verifier_options(options)) {
+        verifier_(request_.subject, verifier_options(request_, options)) {
     SHARDPROOF_CHECK(
         request_.configurations.is_named, usage_error,
         "run: no configuration was named; expected --ring-degree, --ulysses-degree, --tp-degree or --mesh");
@@ -209,7 +209,7 @@ CommandOutcome run_cases(const Options& options, const Abort& abort, Communicato
   for (const std::string& case_name : run.cases()) {
     if (world.rank() == 0) progress.step(done++, static_cast<int>(run.cases().size()), case_name);
     VerificationResult result = run.run(case_name);
-    result.device = options.device == DeviceChoice::reference ? "reference" : "cpu";
+    result.device = device_name(options);
     outcome.report.verifications.push_back(std::move(result));
   }
   outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
@@ -315,8 +315,10 @@ CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeti
 
 }  // namespace
 
-CommandOutcome run_on_real_ranks(const Options& options, Progress& progress) {
-  const Launch launch = launch_from_environment(options.launch);
+CommandOutcome run_on_real_ranks(const Options& all_options, Progress& progress) {
+  const Launch launch = launch_from_environment(all_options.launch);
+  Options options = all_options;
+  options.torch.index = launch.local_rank;
   const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
   Meeting meeting(launch, hash_of(settings_of(options)), patience);
   if (options.backend == Backend::nccl) return run_over_nccl(options, launch, meeting, patience, progress);

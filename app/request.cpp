@@ -7,6 +7,7 @@
 #include "app/build_info.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "sim/device_mover.h"
 
 namespace shardproof {
 
@@ -17,15 +18,6 @@ Report empty_report(const Options& options) {
   report.features = build_features();
   report.sources = options.sources;
   return report;
-}
-
-VerifierOptions verifier_options(const Options& options) {
-  return {.dtype = options.dtype,
-          .device = options.device,
-          .gather = options.gather,
-          .seed = options.seed,
-          .schedule_seed = options.schedule_seed,
-          .workers = options.workers};
 }
 
 ExactOptions exact_options(const Options& options) {
@@ -39,7 +31,22 @@ std::string step_text(const std::string& case_name, const ParallelConfig& config
   return fmt::format("{}: {} {}", case_name, mode_name(configuration), effective_mesh(configuration).text());
 }
 
+std::unique_ptr<Device> given_device_of(const Options& options) {
+  if (options.device != DeviceChoice::given) return nullptr;
+  try {
+    return make_torch_device(options.torch);
+  } catch (const Error& error) {
+    fail(error.kind(), "--device {}: {}", device_name(options), error.what());
+  }
+}
+
 namespace {
+
+// Simulated ranks move host memory themselves.
+std::unique_ptr<Mover> mover_of(const Options& options, Device* device) {
+  const bool is_on_gpu = device != nullptr && options.torch.place == TorchPlace::cuda;
+  return is_on_gpu ? std::make_unique<DeviceMover>(*device) : nullptr;
+}
 
 Subject subject_of(const Options& options) {
   Subject subject = Subject::open(options.sources.front(), options.seed);
@@ -53,7 +60,10 @@ Subject subject_of(const Options& options) {
 
 }  // namespace
 
-RunRequest::RunRequest(const Options& options, Report& report) : subject(subject_of(options)) {
+RunRequest::RunRequest(const Options& options, Report& report)
+    : given_device(given_device_of(options)),
+      mover(mover_of(options, given_device.get())),
+      subject(subject_of(options)) {
   RequestedPlan requested = requested_plan(options, subject);
   plans = std::move(requested.plans);
   cases = requested_cases(options, subject);
@@ -64,6 +74,17 @@ RunRequest::RunRequest(const Options& options, Report& report) : subject(subject
   if (subject.export_directory() == nullptr) {
     report.notes.push_back(fmt::format("weights and inputs are drawn, from seed {}", options.seed));
   }
+}
+
+VerifierOptions verifier_options(const RunRequest& request, const Options& options) {
+  return {.dtype = options.dtype,
+          .device = options.device,
+          .given_device = request.given_device.get(),
+          .gather = options.gather,
+          .seed = options.seed,
+          .schedule_seed = options.schedule_seed,
+          .workers = options.workers,
+          .mover = request.mover.get()};
 }
 
 std::function<ParallelPlans(const Json& config)> plans_of_sizes(const RunRequest& request, const Options& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,19 +19,27 @@ namespace shardproof {
 
 // A report with the program, the command and its sources.
 Report empty_report(const Options& options);
-VerifierOptions verifier_options(const Options& options);
 ExactOptions exact_options(const Options& options);
 // "base: ring ring=2".
 std::string step_text(const std::string& case_name, const ParallelConfig& configuration);
 
+// The device of LibTorch that --device names; none for the other devices. Throws what is wrong, naming the option.
+std::unique_ptr<Device> given_device_of(const Options& options);
+
 // Opens everything that the options name and notes it in the report. Throws what is wrong with them.
 struct RunRequest {
   RunRequest(const Options& options, Report& report);
+
+  // Of --device torch and cuda, else none. They outlive the subject, which keeps weights for its devices.
+  std::unique_ptr<Device> given_device;
+  std::unique_ptr<Mover> mover;
   Subject subject;
   ParallelPlans plans;
   std::vector<std::string> cases;
   RequestedConfigurations configurations;
 };
+
+VerifierOptions verifier_options(const RunRequest& request, const Options& options);
 
 // The plans in effect for a model like the subject's with another configuration: those of a name are made anew, those
 // of a file taken as they are. The request and the options must outlive it.

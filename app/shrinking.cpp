@@ -21,7 +21,7 @@ ShrinkInput input_for(RunRequest& request, const Options& options, const Verific
   input.stopped = failed.stopped;
   input.tier = failed.tier == "rounding" ? ShrinkTier::rounding : ShrinkTier::exact;
   input.exact = exact_options(options);
-  input.rounding = verifier_options(options);
+  input.rounding = verifier_options(request, options);
   return input;
 }
 
@@ -62,7 +62,10 @@ void shrink_first_difference(RunRequest& request, const Options& options,
     result.result = shrunk.smallest->result;
     result.result.repeat =
         repeat_command(options, shrunk.smallest->result, shrunk.smallest->config, shrunk.smallest->size);
-    result.test = reproducing_test(input, *shrunk.smallest, {options.plan, request.plans});
+    result.test = reproducing_test(input, *shrunk.smallest, {options.plan, request.plans},
+                                   {"real/torch_device.h", options.torch.place == TorchPlace::cuda
+                                                               ? "make_torch_device({.place = TorchPlace::cuda})"
+                                                               : "make_torch_device()"});
   }
   report.shrunk = std::move(result);
 }

@@ -20,26 +20,26 @@
 namespace shardproof {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 struct Attended {
   at::Tensor out;  // [batch, heads, queries, head_dim]
   at::Tensor lse;  // [batch, heads, queries]
 };
 
-// The textbook form. A masked key has weight 0 whatever its logit, and a row without any key is 0 with the sum of
-// nothing.
+// The textbook form. A masked key has weight 0 whatever its logit; a row without any key is 0, and its log-sum-exp
+// -inf.
 Attended textbook_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                             double scale) {
   at::Tensor logits = at::matmul(q.mul(scale), k.transpose(-2, -1));
   if (mask.defined() && mask.scalar_type() == at::kByte) {
-    logits =
-        logits.masked_fill(mask.eq(0), -kInfinity).masked_fill(mask.gt(1), std::numeric_limits<double>::quiet_NaN());
+    logits = logits.masked_fill(mask.eq(0), kMinusInfinity)
+                 .masked_fill(mask.gt(1), std::numeric_limits<double>::quiet_NaN());
   } else if (mask.defined()) {
-    logits = logits.add(mask).masked_fill(mask.eq(-kInfinity), -kInfinity);
+    logits = logits.add(mask).masked_fill(mask.eq(kMinusInfinity), kMinusInfinity);
   }
   const at::Tensor largest = logits.amax(-1, true);
-  const at::Tensor origin = largest.masked_fill(largest.eq(-kInfinity), 0);  // of a row without any key
+  const at::Tensor origin = largest.masked_fill(largest.eq(kMinusInfinity), 0);  // of a row without any key
   const at::Tensor weights = logits.sub(origin).exp();
   const at::Tensor sum = weights.sum(-1, true);
   const at::Tensor out = at::matmul(weights, v).div(sum).masked_fill(sum.eq(0), 0);
@@ -93,7 +93,7 @@ void torch_attention(const TorchAttention& attention) {
   const auto& [q, k, v, mask, scale, wide, out, lse] = attention;
   if (k.size(2) == 0) {
     out.zero_();
-    lse.fill_(-kInfinity);
+    lse.fill_(kMinusInfinity);
     return;
   }
   std::optional<Attended> result;

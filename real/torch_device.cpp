@@ -44,6 +44,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
@@ -127,8 +128,12 @@ at::Tensor converted(const at::Tensor& src, DType from, DType to) {
 
 class TorchDevice final : public Device {
  public:
-  explicit TorchDevice(const c10::Device& place)
-      : place_(place), allocator_(*c10::GetAllocator(place.type())), place_functions_(place.type()) {}
+  // A stream of somebody else's is known to c10 by its address.
+  TorchDevice(const c10::Device& place, void* stream)
+      : place_(place), allocator_(*c10::GetAllocator(place.type())), place_functions_(place.type()) {
+    if (place.is_cpu() || stream == nullptr) return;
+    stream_.emplace(c10::Stream::UNSAFE, place, reinterpret_cast<c10::StreamId>(stream));
+  }
 
  private:
   std::string_view do_name() const override { return place_.is_cpu() ? "torch" : "cuda"; }
@@ -140,6 +145,7 @@ class TorchDevice final : public Device {
   StoragePointer do_allocate(std::size_t bytes) override {
     try {
       const c10::OptionalDeviceGuard place(guarded_place());
+      const c10::OptionalStreamGuard stream(stream_);
       return std::make_shared<TorchStorage>(*this, allocator_.allocate(bytes), bytes);
     } catch (const c10::Error& error) {
       fail(ErrorKind::shape_error, "device '{}' has no {} bytes for a tensor: {}", name(), bytes,
@@ -200,6 +206,7 @@ class TorchDevice final : public Device {
     try {
       const c10::InferenceMode inference;
       const c10::OptionalDeviceGuard place(guarded_place());
+      const c10::OptionalStreamGuard stream(stream_);
       const OneThread threads;
       return body();
     } catch (const Error&) {
@@ -277,6 +284,7 @@ class TorchDevice final : public Device {
   c10::Device place_;
   c10::Allocator& allocator_;
   c10::impl::VirtualGuardImpl place_functions_;
+  std::optional<c10::Stream> stream_;
 };
 
 double largest_finite(DType dtype) {
@@ -378,18 +386,17 @@ c10::Device place_for(const TorchDeviceOptions& options) {
   if (options.place == TorchPlace::cpu) return c10::Device(c10::DeviceType::CPU);
   SHARDPROOF_CHECK(
       at::detail::getCUDAHooks().hasCUDA(), unsupported_error,
-      "device 'cuda': this LibTorch (version {}) finds no GPU of CUDA, or was built without CUDA; expected "
-      "a machine with a GPU and a CUDA build of PyTorch",
+      "LibTorch {} finds no GPU, or was built without CUDA; expected a machine with a GPU and a CUDA build "
+      "of PyTorch",
       TORCH_VERSION);
-  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  const int count = cuda.deviceCount();
-  SHARDPROOF_CHECK(count > 0, unsupported_error, "device 'cuda': LibTorch {} finds no GPU; expected at least one",
-                   TORCH_VERSION);
-  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-  // Sums of 16-bit products stay in float32, and float32 products have all their bits.
-  at::globalContext().setAllowTF32CuBLAS(false);
-  at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  const int count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  SHARDPROOF_CHECK(count > 0, unsupported_error, "LibTorch {} finds no GPU; expected at least one", TORCH_VERSION);
+  at::Context& context = at::globalContext();
+  context.lazyInitDevice(c10::DeviceType::CUDA);
+  // Products of float32 keep all their bits, and those of 16-bit types are added in float32.
+  context.setAllowTF32CuBLAS(false);
+  context.setAllowFP16ReductionCuBLAS(false);
+  context.setAllowBF16ReductionCuBLAS(false);
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(options.index % count));
 }
 
@@ -397,7 +404,7 @@ Device* make_device(const TorchDeviceOptions& options) {
   const OneThread threads;
   at::set_num_threads(1);
   try {
-    return new TorchDevice(place_for(options));
+    return new TorchDevice(place_for(options), options.stream);
   } catch (const c10::Error& error) {
     fail(ErrorKind::unsupported_error, "LibTorch cannot be used: {}", error.what_without_backtrace());
   }

@@ -17,6 +17,7 @@ enum class TorchPlace : std::uint8_t { cpu, cuda };
 struct TorchDeviceOptions {
   TorchPlace place = TorchPlace::cpu;
   int index = 0;  // of the GPU; those beyond the last one are shared, as real ranks beyond the number of GPUs are
+  void* stream = nullptr;  // the cudaStream_t on which to compute; null: the one that torch has for the calling thread
 };
 
 // A device named "torch", or "cuda" where it computes on a GPU, for the six plain element types. On the CPU it uses one

@@ -74,6 +74,7 @@ RendezvousOptions rendezvous_options(const SimulationOptions& options) {
   result.seed = options.schedule_seed;
   result.strict_order = options.strict_order;
   result.record_deliveries = options.record_deliveries;
+  result.mover = options.mover;
   return result;
 }
 

@@ -24,6 +24,7 @@ struct SimulationOptions {
   bool strict_order = true;
   // Fills SimulationReport::deliveries.
   bool record_deliveries = false;
+  Mover* mover = nullptr;  // null: what ranks exchange lies in host memory
 };
 
 struct SimulationReport {

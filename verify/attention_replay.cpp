@@ -82,7 +82,10 @@ void check_on_all_ranks(const ParallelRunOptions& options, int world, const std:
                         std::vector<std::string>& differences) {
   std::vector<std::vector<std::string>> found(static_cast<std::size_t>(world));
   try {
-    run_ranks({.world_size = world, .schedule_seed = options.schedule_seed, .workers = options.workers},
+    run_ranks({.world_size = world,
+               .schedule_seed = options.schedule_seed,
+               .workers = options.workers,
+               .mover = options.mover},
               [&](Communicator& communicator) {
                 communicator.set_gather_form(options.gather_form);
                 const ParallelState state = set_up_parallelism(communicator, options.config);

@@ -164,16 +164,18 @@ class OracleRun {
 
 }  // namespace
 
-std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_name) {
+std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_name, Device* device) {
   SHARDPROOF_CHECK(subject.export_directory() != nullptr, usage_error,
                    "'{}': recorded outputs are needed; give an export directory", subject.source());
   const ModelCase model_case = subject.load_case(case_name);
   const double tolerance = table_tolerance(subject.model(), model_case);
   const auto& of_model = subject.model().mixed_table_tolerance;
   const double mixed = std::max(tolerance, of_model ? of_model(model_case) : 0.0);
-  const ModelContext all_double{&subject.reference_device(), kFloat64, TablePrecision::float64};
-  const ModelContext narrow_tables{&subject.reference_device(), kFloat64, TablePrecision::float32};
-  const ModelContext narrow{&subject.cpu_device(), kFloat32, TablePrecision::float32};
+  Device* const of_float64 = device != nullptr ? device : &subject.reference_device();
+  Device* const of_float32 = device != nullptr ? device : &subject.cpu_device();
+  const ModelContext all_double{of_float64, kFloat64, TablePrecision::float64};
+  const ModelContext narrow_tables{of_float64, kFloat64, TablePrecision::float32};
+  const ModelContext narrow{of_float32, kFloat32, TablePrecision::float32};
   OracleRun run(subject, model_case);
   std::vector<OracleResult> results;
   try {

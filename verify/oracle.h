@@ -17,7 +17,8 @@ inline constexpr double kTableTolerance = 2e-5;
 inline constexpr double kLargeAngleTableTolerance = 2e-4;
 
 // Every comparison that the export holds data for; what it does not hold is a result that was not checked.
-// usage_error unless the subject comes from an export directory.
-std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_name);
+// usage_error unless the subject comes from an export directory. The float64 runs are those of the reference device,
+// the float32 run that of the CPU device, or all are those of `device`, which must outlive the subject.
+std::vector<OracleResult> run_oracle(Subject& subject, const std::string& case_name, Device* device = nullptr);
 
 }  // namespace shardproof

@@ -136,8 +136,11 @@ ParallelRun run_watched(const TreeFactory& make_tree, const TreeWatcher& watch, 
              options.gather_form, run.ranks[rank], &refusals[rank]);
   };
   try {
-    const SimulationReport report =
-        run_ranks({.world_size = world, .schedule_seed = options.schedule_seed, .workers = options.workers}, body);
+    const SimulationReport report = run_ranks({.world_size = world,
+                                               .schedule_seed = options.schedule_seed,
+                                               .workers = options.workers,
+                                               .mover = options.mover},
+                                              body);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) run.ranks[rank].statistics = report.ranks[rank];
   } catch (const Error& error) {
     // Memory that ran out and the like say nothing about the model.

@@ -28,6 +28,7 @@ struct ParallelRunOptions {
   ReductionOrder reduction_order = ReductionOrder::ranks;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
+  Mover* mover = nullptr;  // null: the device's tensors lie in host memory
 };
 
 enum class RunEnd : std::uint8_t {

@@ -85,10 +85,13 @@ std::string test_name(const SmallestFailure& failure) {
 
 std::string verifier_text(const ShrinkInput& input, const SmallestFailure& failure) {
   if (input.tier == ShrinkTier::rounding) {
+    const bool is_given = input.rounding.device == DeviceChoice::given;
+    const std::string device = is_given                                     ? "given, .given_device = device.get()"
+                               : input.rounding.device == DeviceChoice::cpu ? "cpu"
+                                                                            : "reference";
     return fmt::format(
         "  Verifier verifier(subject, {{.dtype = dtype_named(\"{}\"), .device = DeviceChoice::{}, .seed = {}}});\n",
-        input.rounding.dtype.name(), input.rounding.device == DeviceChoice::cpu ? "cpu" : "reference",
-        failure.result.seed);
+        input.rounding.dtype.name(), device, failure.result.seed);
   }
   return fmt::format("  ExactVerifier verifier(subject, {{.bits = {}, .seed = {}}});\n",
                      input.tier == ShrinkTier::exact_bits, failure.result.seed);
@@ -96,15 +99,19 @@ std::string verifier_text(const ShrinkInput& input, const SmallestFailure& failu
 
 }  // namespace
 
-std::string reproducing_test(const ShrinkInput& input, const SmallestFailure& failure, const ReproductionPlan& plan) {
+std::string reproducing_test(const ShrinkInput& input, const SmallestFailure& failure, const ReproductionPlan& plan,
+                             const ReproductionDevice& device) {
   const bool has_file = plan.name != "default" && plan.name != "shipped";
   std::string text = "// The smallest configuration that failed; it passes once it is repaired.\n";
   text += "#include <gtest/gtest.h>\n\n#include \"core/json.h\"\n#include \"models/model_type.h\"\n";
   if (has_file) text += "#include \"parallel/plan_json.h\"\n";
+  const bool has_device = input.tier == ShrinkTier::rounding && input.rounding.device == DeviceChoice::given;
+  if (has_device) text += fmt::format("#include \"{}\"\n", device.header);
   text += "#include \"verify/exact_verifier.h\"\n#include \"verify/subject.h\"\n#include \"verify/verifier.h\"\n\n";
   text += fmt::format("TEST(SmallestFailure, {}) {{\n  using namespace shardproof;\n", test_name(failure));
   text += fmt::format("  const Json settings = parse_json({}, \"settings\");\n",
                       raw_string(settings_text(input), "      "));
+  if (has_device) text += fmt::format("  const std::unique_ptr<Device> device = {};\n", device.expression);
   text += fmt::format("  const ModelSize size = parse_model_size(\"{}\");\n", size_text(failure.size));
   text += fmt::format("  Subject subject = Subject::of_size(find_model_type(\"{}\"), settings, size, {});\n",
                       input.model.short_name, failure.result.seed);

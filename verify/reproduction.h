@@ -14,7 +14,14 @@ struct ReproductionPlan {
   ParallelPlans plans;
 };
 
+// How a given device (DeviceChoice::given) is made: the header, and an expression that is a std::unique_ptr<Device>.
+struct ReproductionDevice {
+  std::string header;
+  std::string expression;
+};
+
 // At most 60 lines for the default and shipped plans, and for others of up to about 2,000 characters.
-std::string reproducing_test(const ShrinkInput& input, const SmallestFailure& failure, const ReproductionPlan& plan);
+std::string reproducing_test(const ShrinkInput& input, const SmallestFailure& failure, const ReproductionPlan& plan,
+                             const ReproductionDevice& device = {});
 
 }  // namespace shardproof

@@ -95,6 +95,9 @@ Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(
   const bool is_float64 = options.dtype == kFloat64;
   if (options.device == DeviceChoice::cpu) {
     device_ = &subject.cpu_device();
+  } else if (options.device == DeviceChoice::given) {
+    SHARDPROOF_CHECK(options.given_device != nullptr, config_error, "a given device is to compute, but none is given");
+    device_ = options.given_device;
   } else if (is_float64) {
     device_ = &subject.reference_device();
   } else {
@@ -171,7 +174,8 @@ ModuleCheck Verifier::module_ratios(const std::string& case_name, const Parallel
                          .options = {.config = config,
                                      .gather_form = first_form(options_.gather),
                                      .schedule_seed = options_.schedule_seed,
-                                     .workers = options_.workers}};
+                                     .workers = options_.workers,
+                                     .mover = options_.mover}};
   for (int replica = 0; replica < replica_count(config); ++replica) {
     DenseCase& dense = dense_case(case_name, replica);
     const ModuleReference& reference = module_reference(dense);
@@ -202,7 +206,8 @@ ParallelRun Verifier::run(const std::string& case_name, const ParallelConfig& co
                        .gather_form = form,
                        .reduction_order = order,
                        .schedule_seed = options_.schedule_seed,
-                       .workers = options_.workers});
+                       .workers = options_.workers,
+                       .mover = options_.mover});
 }
 
 TreeFactory Verifier::tree_factory() {
@@ -365,7 +370,8 @@ void Verifier::judge_extremes(const ParallelConfig& config, const ParallelRun& r
   const ParallelRunOptions options{.config = config,
                                    .gather_form = first_form(options_.gather),
                                    .schedule_seed = options_.schedule_seed,
-                                   .workers = options_.workers};
+                                   .workers = options_.workers,
+                                   .mover = options_.mover};
   ExtremeResult extremes = check_extremes(run, options, options_.dtype, *device_);
   result.extremes_checked = extremes.problems;
   result.not_checked.insert(result.not_checked.end(), extremes.not_checked.begin(), extremes.not_checked.end());
@@ -392,6 +398,7 @@ void Verifier::judge_sixteen_bits(const std::string& case_name, const ParallelCo
       VerifierOptions options = options_;
       options.dtype = kFloat64;
       options.device = DeviceChoice::reference;
+      options.mover = nullptr;
       in_float64_ = std::make_unique<Verifier>(subject_, options);
     }
     const VerificationResult wide = in_float64_->verify(case_name, config, plans);

@@ -16,7 +16,7 @@
 
 namespace shardproof {
 
-enum class DeviceChoice : std::uint8_t { reference, cpu };
+enum class DeviceChoice : std::uint8_t { reference, cpu, given };
 enum class GatherChoice : std::uint8_t {
   both,  // ragged modes are run in both forms, which must give the same bits
   ragged,
@@ -29,10 +29,12 @@ GatherForm first_form(GatherChoice gather);
 struct VerifierOptions {
   DType dtype = kFloat64;
   DeviceChoice device = DeviceChoice::reference;
+  Device* given_device = nullptr;  // of DeviceChoice::given; must outlive the subject
   GatherChoice gather = GatherChoice::both;
   std::uint64_t seed = 0;
   std::uint64_t schedule_seed = 0;
   int workers = 1;
+  Mover* mover = nullptr;  // how simulated ranks move the tensors of the device; null: they lie in host memory
   // But in float64: the ratio of every module by itself, and attention with extreme inputs.
   bool modules = true;
   bool extremes = true;
@@ -58,7 +60,7 @@ ParallelPlans plans_of_model(const ModelType& model, const Json& config, std::st
 
 class Verifier {
  public:
-  // config_error if the device cannot compute in the type.
+  // config_error if the device cannot compute in the type, or none is given that should be.
   Verifier(Subject& subject, const VerifierOptions& options);
   ~Verifier();
 

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(, ChoiceOptions,
                          testing::Values(ChoiceOption{"--rotate-method", "allgather, alltoall"},
                                          ChoiceOption{"--dtype", "float64, float32, bfloat16, float16"},
                                          ChoiceOption{"--tier", "exact, rounding, all"},
-                                         ChoiceOption{"--device", "reference, cpu, torch"},
+                                         ChoiceOption{"--device", "reference, cpu, torch, cuda"},
                                          ChoiceOption{"--gather", "ragged, padded"}),
                          [](const auto& parameter) { return name_of(parameter.param.name); });
 
@@ -125,8 +125,41 @@ TEST(CommandLineOptions, RefuseWhatThisBuildDoesNotHave) {
     expect_usage_error({command, "flux", "--tier", "exact"},
                        "--tier: 'exact' is possible with verify only; expected rounding or all");
   }
-  expect_usage_error({"verify", "flux", "--device", "torch"},
-                     "--device: 'torch' is not part of this build; expected reference or cpu");
+  for (const std::string device : {"torch", "cuda"}) {
+    for (const Words& words : {Words{"verify", "flux", "--device", device}, Words{"oracle", "x", "--device", device}}) {
+      const char* const command = words[0].c_str();
+      if (torch_is_built()) {
+        const char* const accepted[] = {"shardproof", command, words[1].c_str(), "--device", device.c_str()};
+        EXPECT_EQ(parse_command_line(5, accepted).options->device, DeviceChoice::given);
+        continue;
+      }
+      expect_usage_error(words, fmt::format("--device: '{}' needs LibTorch, which is not part of this build; run "
+                                            "tools/setup_python.sh and configure again, or take reference or cpu",
+                                            device));
+    }
+  }
+}
+
+TEST(CommandLineOptions, SayWhereLibTorchComputes) {
+  if (!torch_is_built()) GTEST_SKIP() << "this build has no LibTorch, tools/setup_python.sh fetches it";
+  const auto place_of = [](const char* device) {
+    const char* const words[] = {"shardproof", "verify", "flux", "--device", device};
+    const Options options = *parse_command_line(5, words).options;
+    EXPECT_EQ(device_name(options), device);
+    return options.torch.place;
+  };
+  EXPECT_EQ(place_of("torch"), TorchPlace::cpu);
+  EXPECT_EQ(place_of("cuda"), TorchPlace::cuda);
+  expect_usage_error({"run", "flux", "--backend", "mpi", "--device", "cuda"},
+                     "--device cuda with --backend mpi: MPI moves host memory only; expected --backend nccl, or "
+                     "--device torch");
+  const ProgramRun run =
+      run_program({"verify", "flux", "--device", "torch"}, {.environment = {"SHARDPROOF_TORCH_LIBRARY=/no/such"}});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.output, "");
+  EXPECT_EQ(run.error,
+            "shardproof: --device torch: the module with LibTorch is missing: there is no '/no/such'; build the target "
+            "shardproof_torch, or say where it is with SHARDPROOF_TORCH_LIBRARY\n");
 }
 
 TEST(CommandLineOptions, RefuseTheReferenceDeviceForSixteenBits) {
@@ -221,8 +254,10 @@ TEST(CommandLine, TellsVersionAndFeatures) {
   EXPECT_EQ(run.status, 0);
   EXPECT_THAT(run.output, StartsWith("shardproof 0."));
   EXPECT_THAT(run.output, HasSubstr("\nfeatures   communicator:sim, "));
-  EXPECT_THAT(run.output, HasSubstr("device:reference, device:cpu, tier:exact, tier:rounding\n"));
-  EXPECT_THAT(run.output, HasSubstr("\nnot built  device:torch"));
+  const char* const torch = torch_is_built() ? ", device:torch" : "";
+  EXPECT_THAT(run.output, HasSubstr(fmt::format("device:reference, device:cpu{}, tier:exact, tier:rounding\n", torch)));
+  EXPECT_THAT(run.output,
+              testing::ContainsRegex(torch_is_built() ? "\nnot built  (-|communicator)" : "\nnot built  device:torch"));
   // The libraries that the program was built with, each with its version.
   for (const char* library : {"fmt", "nlohmann/json", "CLI11", "Eigen", "oneDNN", "Boost.Context", "OpenMP"})
     EXPECT_THAT(run.output, testing::ContainsRegex(fmt::format("\nlibraries .*{} [0-9]+\\.[0-9]", library)));

@@ -22,7 +22,8 @@ TEST(RunOptions, NeedABackendThatIsBuilt) {
   EXPECT_EQ(refusal({"run", "flux", "--ring-degree", "2"}),
             "run: --backend is missing; expected --backend mpi or nccl");
   EXPECT_EQ(refusal({"run", "flux", "--backend", "cuda-threads"}),
-            "--backend: 'cuda-threads' needs a device that computes on a GPU, and there is none; expected mpi or nccl");
+            "--backend: 'cuda-threads' shares a GPU between ranks of one process, as the library can, but not run; "
+            "expected mpi or nccl");
   EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl", "--ring-degree", "2"}),
             nccl_is_built() ? "accepted"
                             : "--backend: 'nccl' is not part of this build; run tools/setup_nccl.sh and configure "

@@ -6,7 +6,6 @@
 #include <omp.h>
 
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <stdexcept>
@@ -18,6 +17,7 @@
 
 #include "core/error.h"
 #include "sim/fiber.h"
+#include "tests/real/torch_place.h"
 #include "tests/support/attention_goldens.h"
 #include "tests/support/device_conformance.h"
 #include "tests/support/host_array.h"
@@ -28,30 +28,10 @@ namespace {
 
 constexpr std::array kValueTypes{kFloat64, kFloat32, kBFloat16, kFloat16};
 
-// The laws are kept on a GPU if SHARDPROOF_TEST_TORCH_PLACE says cuda; without one all tests are skipped.
-TorchDeviceOptions place_to_test() {
-  const char* const place = std::getenv("SHARDPROOF_TEST_TORCH_PLACE");
-  return {.place = place != nullptr && std::string(place) == "cuda" ? TorchPlace::cuda : TorchPlace::cpu};
-}
-
-std::unique_ptr<Device> device_to_test() { return make_torch_device(place_to_test()); }
-
-class GpuIfWanted : public testing::Environment {
-  void SetUp() override {
-    try {
-      device_to_test();
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::unsupported_error) throw;
-      GTEST_SKIP() << error.what();
-    }
-  }
-};
-const testing::Environment* const kGpuIfWanted = testing::AddGlobalTestEnvironment(new GpuIfWanted);
-
 class TorchDeviceLaw : public testing::TestWithParam<DeviceCase> {};
 
 TEST_P(TorchDeviceLaw, Holds) {
-  const std::unique_ptr<Device> device = device_to_test();
+  const std::unique_ptr<Device> device = torch_device_to_test();
   GetParam().law.body(*device, GetParam().type);
 }
 
@@ -61,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Laws, TorchDeviceLaw, testing::ValuesIn(device_cases(kV
 class TorchDeviceGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(TorchDeviceGolden, IsReproducedTo1e12) {
-  const std::unique_ptr<Device> device = device_to_test();
+  const std::unique_ptr<Device> device = torch_device_to_test();
   EXPECT_LE(attention_golden_error(*device, SHARDPROOF_SOURCE_DIR "/tests/data/attention", GetParam()), 1e-12);
 }
 
@@ -95,7 +75,7 @@ void expect_same_bits(const std::vector<Tensor>& actual, const std::vector<Tenso
 }
 
 TEST(TorchDeviceBits, DoNotDependOnTheNumberOfThreadsNorOnOtherCallers) {
-  const std::unique_ptr<Device> device = device_to_test();
+  const std::unique_ptr<Device> device = torch_device_to_test();
   const int before = omp_get_max_threads();
   for (const DType type : kValueTypes) {
     omp_set_num_threads(1);
@@ -121,7 +101,7 @@ TEST(TorchDeviceBits, DoNotDependOnTheNumberOfThreadsNorOnOtherCallers) {
 }
 
 TEST(TorchDevice, NeedsNoStackBeyondThatOfASimulatedRank) {
-  const std::unique_ptr<Device> device = device_to_test();
+  const std::unique_ptr<Device> device = torch_device_to_test();
   for (const DType type : {kFloat32, kFloat16}) {
     std::vector<Tensor> results;
     sim::Fiber fiber([&] { results = one_of_each(*device, type); });
@@ -133,7 +113,7 @@ TEST(TorchDevice, NeedsNoStackBeyondThatOfASimulatedRank) {
 
 // Two would have threads and settings of their own.
 TEST(TorchDevice, BringsNoSecondOpenMp) {
-  device_to_test();
+  torch_device_to_test();
   std::set<std::string> libraries;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -147,7 +127,7 @@ TEST(TorchDevice, BringsNoSecondOpenMp) {
 // Error is defined in the module once more: it must be the same type to whoever catches it, and a tensor must outlive
 // its device, whose destructor lies in the module.
 TEST(TorchDevice, ThrowsTheErrorsOfTheProgramThatLoadsItsModule) {
-  std::unique_ptr<Device> device = device_to_test();
+  std::unique_ptr<Device> device = torch_device_to_test();
   const Tensor table = to_device(*device, HostArray({3, 2}), kFloat32);
   const Tensor index = to_device(*device, HostArray(Shape{1}, 3), kInt64);
   bool is_caught = false;
@@ -164,7 +144,7 @@ TEST(TorchDevice, ThrowsTheErrorsOfTheProgramThatLoadsItsModule) {
 }
 
 TEST(TorchDevice, NamesWhatTorchHasNoMemoryFor) {
-  const std::unique_ptr<Device> device = device_to_test();
+  const std::unique_ptr<Device> device = torch_device_to_test();
   const auto error = thrown_by([&] { device->empty({std::int64_t{1} << 46}, kFloat32); });
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->kind, ErrorKind::shape_error);

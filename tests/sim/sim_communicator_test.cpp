@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "reference/eigen_device.h"
+#include "sim/device_mover.h"
 #include "sim/simulation.h"
 #include "tests/support/communicator_conformance.h"
 
@@ -20,6 +21,8 @@ class SimCommunicatorLaw : public testing::TestWithParam<CommunicatorLaw> {
     tools_.device = float64_.get();
     tools_.summing = {{float64_.get(), kFloat64}, {float32_.get(), kFloat32}};
   }
+
+  Device& device() const { return *float64_; }
 
   void check(int world_size, SimulationOptions options) {
     const RankRunner runner = [&](int size, const std::function<void(Communicator & world)>& body) {
@@ -51,6 +54,12 @@ TEST_P(SimCommunicatorLaw, HoldsForEveryScheduleAndNumberOfWorkers) {
       check(6, options);
     }
   }
+}
+
+// As in memory that the host does not reach.
+TEST_P(SimCommunicatorLaw, HoldsWhereTheDeviceMovesTheData) {
+  DeviceMover mover(device());
+  for (const int world_size : {1, 2, 5}) check(world_size, {.workers = 2, .mover = &mover});
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, SimCommunicatorLaw,

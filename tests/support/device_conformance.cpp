@@ -70,6 +70,10 @@ Operand operand(Device& device, const HostArray& values, DType type) {
 double arithmetic_roundoff(DType type) { return unit_roundoff(wide_dtype(type)); }
 double storage_roundoff(DType type) { return unit_roundoff(type); }
 
+bool attention_rounds_to_storage(const Device& device, DType type) {
+  return device.name() == "cuda" && type.size() == 2;
+}
+
 void expect_within(const HostArray& actual, const HostArray& expected,
                    const std::function<double(std::size_t)>& allowed, const std::string& what) {
   ASSERT_EQ(actual.shape, expected.shape) << what;

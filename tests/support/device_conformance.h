@@ -63,6 +63,10 @@ Device& reference_device();
 double arithmetic_roundoff(DType type);
 double storage_roundoff(DType type);
 
+// True for devices whose kernels for attention round weights and results to 16 bits where the operands have them, as
+// those of GPUs do.
+bool attention_rounds_to_storage(const Device& device, DType type);
+
 // Fails unless |actual - expected| <= allowed(element) everywhere; not-a-number never passes, equal infinities do.
 void expect_within(const HostArray& actual, const HostArray& expected,
                    const std::function<double(std::size_t element)>& allowed, const std::string& what);

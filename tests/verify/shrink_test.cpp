@@ -115,6 +115,18 @@ TEST(ReproducingTest, HoldsEverythingInAtMostSixtyLines) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 60);
 }
 
+// A device of the caller's own is made by the caller's words.
+TEST(ReproducingTest, MakesTheGivenDevice) {
+  ShrinkInput input = input_for("ltx", "shipped", ring_of(2));
+  input.tier = ShrinkTier::rounding;
+  input.rounding = {.dtype = kFloat32, .device = DeviceChoice::given};
+  const std::string text =
+      reproducing_test(input, failure_of(input), {"shipped", {}}, {"real/torch_device.h", "make_torch_device()"});
+  EXPECT_THAT(text, HasSubstr("#include \"real/torch_device.h\"\n#include \"verify/"));
+  EXPECT_THAT(text, HasSubstr("  const std::unique_ptr<Device> device = make_torch_device();\n"));
+  EXPECT_THAT(text, HasSubstr(".device = DeviceChoice::given, .given_device = device.get(), .seed"));
+}
+
 // Of a plan file, whatever its length, no line is too long.
 TEST(ReproducingTest, HoldsThePlanOfAFile) {
   const ShrinkInput input = input_for("ltx", "shipped", ring_of(2));
