@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: configures, builds what runs on GPUs, runs those tests (ctest -L gpu) and two real ranks with
+# LibTorch over NCCL, and packs all logs and results into one archive below build/gpu-results. Made to end within ten
+# minutes on a machine with an H100 or H200 and 16 cores that has CUDA 13, and a CUDA build of PyTorch 2.11 or newer in
+# the Python that runs as python3 (or $PYTHON). Where something is missing it says what, and ends with 77; --check says
+# only that. Ends with 1 if a step failed; what it left is packed all the same.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON-python3}
+build=build/gpu
+program=$build/app/shardproof
+export_dir=tests/data/goldens/flux/tiny
+
+case "${1-}" in
+  "" | --check) ;;
+  *)
+    echo "usage: tools/gpu.sh [--check]      --check only says what is missing" >&2
+    exit 2
+    ;;
+esac
+
+# Prints one line for each thing that is missing.
+missing_things() {
+  local tool
+  nvidia-smi -L >/dev/null 2>&1 || echo "a GPU with its driver: nvidia-smi -L fails"
+  for tool in cmake ninja g++; do
+    command -v "$tool" >/dev/null || echo "$tool: tools/setup.sh installs it"
+  done
+  if ! command -v "$python" >/dev/null; then
+    echo "Python: there is no $python"
+  elif ! "$python" -c 'import sys, torch; sys.exit(not torch.version.cuda)' >/dev/null 2>&1; then
+    echo "a CUDA build of PyTorch in $python: import torch fails, or torch.version.cuda is None"
+  elif ! "$python" -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))'; then
+    echo "PyTorch 2.11 or newer in $python"
+  fi
+}
+
+missing=$(missing_things)
+if [ -n "$missing" ]; then
+  sed 's/^/gpu: missing: /' <<<"$missing"
+  echo "gpu: nothing was run on a GPU"
+  exit 77
+fi
+[ "${1-}" != --check ] || { echo "gpu: nothing is missing"; exit 0; }
+
+torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
+results=build/gpu-results/$(date +%Y%m%d-%H%M%S)
+mkdir -p "$results"
+failed=0
+
+# step SECONDS NAME COMMAND...: runs it with that limit, keeps its output in NAME.log, and says how it ended.
+step() {
+  local seconds=$1 name=$2 start=$SECONDS status=0
+  shift 2
+  { echo "\$ $*"; timeout --kill-after=5 "$seconds" "$@" 2>&1; } >"$results/$name.log" || status=$?
+  [ "$status" -eq 0 ] || failed=1
+  echo "gpu: $name: status $status, $((SECONDS - start)) s" | tee -a "$results/summary.txt"
+  return "$status"
+}
+
+machine() {
+  nvidia-smi
+  nvidia-smi topo -m || true
+  git log -1 --format=%H || true
+  "$python" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'
+}
+export -f machine
+export python
+
+# NCCL and the CUDA runtime: those that PyTorch brought, or else those of tools/setup_nccl.sh.
+nccl_root=$(dirname "$torch")
+[ -e "$nccl_root/nvidia/nccl/include/nccl.h" ] || nccl_root=
+
+pack() {
+  cp "$build/CMakeCache.txt" "$results/" 2>/dev/null || true
+  tar -C "$(dirname "$results")" -czf "$results.tar.gz" "$(basename "$results")"
+  echo "gpu: everything is in $results.tar.gz"
+}
+trap pack EXIT
+
+step 30 machine bash -c machine || true
+[ -n "$nccl_root" ] || step 100 setup_nccl tools/setup_nccl.sh || true
+step 60 configure cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHARDPROOF_BUILD_BENCHMARKS=OFF \
+  -DSHARDPROOF_TORCH_ROOT="$torch" -DNCCL_ROOT="$nccl_root" || exit 1
+step 270 build cmake --build "$build" --target gpu_tests -j "$(nproc)" || exit 1
+step 150 tests ctest --test-dir "$build" -L gpu --output-on-failure --output-junit "$PWD/$results/tests.xml" || true
+# Real ranks, as many GPUs as there are or one that they share; with a trace where `run` can write one.
+trace=()
+if "$program" run --help | grep -q -- --trace; then trace=(--trace "$results/trace"); fi
+export NCCL_MULTI_RANK_GPU_ENABLE=1
+step 40 run "$program" launch -n 2 -- "$program" run "$export_dir" --backend nccl --device cuda --ring-degree 2 \
+  --dtype bfloat16 --json "$results/run.json" "${trace[@]}" || true
+step 40 verify "$program" verify "$export_dir" --device cuda --dtype float32 --tier rounding --case base \
+  --json "$results/verify.json" || true
+exit "$failed"
