@@ -70,7 +70,9 @@ TEST(NcclWatchdog, NamesTheRankThatIsLateAndWritesAFlightRecord) {
 
 TEST(NcclWatchdog, SaysThatARankGivesNoSignOfLife) {
   fake_nccl::make_fabric(3);
-  const std::vector<RankEnd> ends = run_nccl(3, impatient_options(), [](int rank, Communicator& world) {
+  NcclOptions options = impatient_options();
+  options.timeout = std::chrono::milliseconds(1200);  // the rank must be gone by then, on a slow machine too
+  const std::vector<RankEnd> ends = run_nccl(3, options, [](int rank, Communicator& world) {
     barrier_and_gather(rank, world, [](int dying) {
       if (dying != 2) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(200));  // its beats tell of the barrier
