@@ -31,7 +31,8 @@ missing_things() {
     echo "Python: there is no $python"
   elif ! "$python" -c 'import sys, torch; sys.exit(not torch.version.cuda)' >/dev/null 2>&1; then
     echo "a CUDA build of PyTorch in $python: import torch fails, or torch.version.cuda is None"
-  elif ! "$python" -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))'; then
+  elif ! "$python" -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' \
+    2>/dev/null; then
     echo "PyTorch 2.11 or newer in $python"
   fi
 }
@@ -44,7 +45,7 @@ if [ -n "$missing" ]; then
 fi
 [ "${1-}" != --check ] || { echo "gpu: nothing is missing"; exit 0; }
 
-torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)')
+torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)' 2>/dev/null)
 results=build/gpu-results/$(date +%Y%m%d-%H%M%S)
 mkdir -p "$results"
 failed=0
@@ -68,9 +69,18 @@ machine() {
 export -f machine
 export python
 
-# NCCL and the CUDA runtime: those that PyTorch brought, or else those of tools/setup_nccl.sh.
-nccl_root=$(dirname "$torch")
-[ -e "$nccl_root/nvidia/nccl/include/nccl.h" ] || nccl_root=
+# NCCL is the one that PyTorch brought, with its CUDA runtime or the toolkit's, whichever has all its headers; where
+# there is none, that of tools/setup_nccl.sh.
+nccl_root=$PWD/$build-nccl
+brought=$(dirname "$torch")/nvidia
+rm -rf "$nccl_root"
+if [ -e "$brought/nccl/include/nccl.h" ] && [ -e "$brought/cu13/include/crt/host_defines.h" ]; then
+  mkdir -p "$nccl_root/nvidia"
+  ln -s "$brought/nccl" "$brought/cu13" "$nccl_root/nvidia/"
+elif [ -e "$brought/nccl/include/nccl.h" ] && [ -e /usr/local/cuda/include/crt/host_defines.h ]; then
+  mkdir -p "$nccl_root/nvidia"
+  ln -s "$brought/nccl" "$nccl_root/nvidia/"
+fi
 
 pack() {
   cp "$build/CMakeCache.txt" "$results/" 2>/dev/null || true
@@ -80,11 +90,15 @@ pack() {
 trap pack EXIT
 
 step 30 machine bash -c machine || true
-[ -n "$nccl_root" ] || step 100 setup_nccl tools/setup_nccl.sh || true
-step 60 configure cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHARDPROOF_BUILD_BENCHMARKS=OFF \
+[ -e "$nccl_root" ] || step 100 setup_nccl tools/setup_nccl.sh || true
+step 60 configure cmake --fresh --preset release -B "$build" -DSHARDPROOF_BUILD_BENCHMARKS=OFF \
   -DSHARDPROOF_TORCH_ROOT="$torch" -DNCCL_ROOT="$nccl_root" || exit 1
 step 270 build cmake --build "$build" --target gpu_tests -j "$(nproc)" || exit 1
 step 150 tests ctest --test-dir "$build" -L gpu --output-on-failure --output-junit "$PWD/$results/tests.xml" || true
+# Here nothing should be skipped.
+if grep -F '***Skipped' "$results/tests.log" | sed 's/^/gpu: skipped: /' | tee -a "$results/summary.txt" | grep .; then
+  failed=1
+fi
 # Real ranks, as many GPUs as there are or one that they share; with a trace where `run` can write one.
 trace=()
 if "$program" run --help | grep -q -- --trace; then trace=(--trace "$results/trace"); fi
