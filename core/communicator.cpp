@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/operation_recorder.h"
 #include "core/random.h"
 
 namespace shardproof {
@@ -81,14 +82,24 @@ void check_request(const Communicator& group, const Request& request) {
   }
 }
 
+// Where a posted operation is recorded, if it is.
+struct Recording {
+  OperationRecorder* recorder = nullptr;  // outlives the operation
+  std::int64_t event = -1;
+};
+
 // Keeps the in-flight counters of the memory that an operation reads and writes.
 class CountedWork final : public Work {
  public:
-  CountedWork(std::unique_ptr<Work> inner, const Tensor& send, const Tensor& receive)
-      : inner_(std::move(inner)), send_(send.storage()), receive_(receive.storage()) {}
+  CountedWork(std::unique_ptr<Work> inner, const Tensor& send, const Tensor& receive, Recording recording)
+      : inner_(std::move(inner)), send_(send.storage()), receive_(receive.storage()), recording_(recording) {}
 
   void wait() override {
+    if (recording_.recorder != nullptr) [[unlikely]]
+      recording_.recorder->begin_wait(recording_.event);
     inner_->wait();
+    if (recording_.recorder != nullptr) [[unlikely]]
+      recording_.recorder->end_wait(recording_.event);
     if (send_) send_->send_in_flight.fetch_sub(1, std::memory_order_relaxed);
     if (receive_) receive_->receive_pending.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -98,6 +109,7 @@ class CountedWork final : public Work {
   std::unique_ptr<Work> inner_;
   StoragePointer send_;
   StoragePointer receive_;
+  Recording recording_;
 };
 
 }  // namespace
@@ -135,7 +147,7 @@ std::string Request::text() const {
 }
 
 Communicator::Communicator(std::string name, Members members, int rank)
-    : name_(std::move(name)), members_(std::move(members)), rank_(rank) {}
+    : name_(std::move(name)), key_(name_), members_(std::move(members)), rank_(rank) {}
 
 Communicator::Communicator(std::string name, std::vector<int> members, int rank)
     : Communicator(std::move(name), std::make_shared<const std::vector<int>>(std::move(members)), rank) {}
@@ -146,15 +158,24 @@ std::unique_ptr<Work> Communicator::post(Request request) {
   const Tensor receive = request.receive;
   if (send.defined()) check_readable(send, operation_name(request.operation));
   if (receive.defined()) make_writable(receive, operation_name(request.operation));
+  request.call = ++calls_;
+  Recording recording{.recorder = OperationRecorder::current()};
+  if (recording.recorder != nullptr) [[unlikely]]
+    recording.event = recording.recorder->post(*this, request);
   std::unique_ptr<Work> work = do_post(std::move(request));
+  if (recording.recorder != nullptr) [[unlikely]]
+    recording.recorder->end_post(recording.event, work->device_span());
   if (send.defined()) send.storage()->send_in_flight.fetch_add(1, std::memory_order_relaxed);
   if (receive.defined()) receive.storage()->receive_pending.fetch_add(1, std::memory_order_relaxed);
-  return std::make_unique<CountedWork>(std::move(work), send, receive);
+  return std::make_unique<CountedWork>(std::move(work), send, receive, recording);
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string_view name) {
+  ++calls_;
+  ++splits_;
   std::unique_ptr<Communicator> group = do_split(color, key, name_ + "/" + std::string(name));
   if (group) {
+    group->key_ = fmt::format("{}/{}#{}", key_, name, splits_);
     group->set_gather_form(gather_form_);
     group->set_reduction_order(reduction_order_, reduction_seed_);
   }

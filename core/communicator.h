@@ -19,6 +19,8 @@
 
 namespace shardproof {
 
+struct DeviceSpan;
+
 enum class Operation : std::uint8_t {
   all_gather,  // receive = rows of member 0, member 1, ..
   all_to_all,  // send_rows[j] rows go to member j, receive_rows[i] rows come from member i, both in member order
@@ -61,6 +63,8 @@ struct Request {
   int from = -1;
   int root = -1;
   std::vector<std::int64_t> numbers;  // all_gather_numbers; split: {colour, key}
+  // Number of the call in its group, which Communicator::post sets; 1 = the first, 0 = a part of another call.
+  std::int64_t call = 0;
 
   // One line: "all_to_all 'ulysses: heads of q' float32 rows of [2, 2, 16], send [4, 4], receive [4, 4]".
   std::string text() const;
@@ -74,6 +78,9 @@ class Work {
   virtual void wait() = 0;
   // After wait(): the numbers of all members in member order (all_gather_numbers).
   virtual std::span<const std::int64_t> numbers() const { return {}; }
+  // When it ran on the device, if whoever posts it wants to know and the transport measures it; else null. It may be
+  // filled in later than wait().
+  virtual std::shared_ptr<const DeviceSpan> device_span() const { return nullptr; }
 };
 
 // A result that exists once its operation has completed; the value comes only out of wait().
@@ -131,6 +138,9 @@ class Communicator {
   int world_rank() const { return (*members_)[static_cast<std::size_t>(rank_)]; }
   // For messages: "world", "world/ulysses".
   const std::string& name() const { return name_; }
+  // Like the name, with the number of the split of its parent that made it: "world/ulysses#2". The same on all members
+  // and on every kind of communicator; siblings, which have no member in common, share it.
+  const std::string& key() const { return key_; }
   GatherForm gather_form() const { return gather_form_; }
   // Takes effect for this communicator and for groups split from it later.
   void set_gather_form(GatherForm form) { gather_form_ = form; }
@@ -151,17 +161,24 @@ class Communicator {
   // null.
   [[nodiscard]] std::unique_ptr<Communicator> split(int color, int key, std::string_view name);
 
+ protected:
+  // Calls made so far, splits included.
+  std::int64_t calls() const { return calls_; }
+
  private:
   virtual std::unique_ptr<Work> do_post(Request request) = 0;
   virtual std::unique_ptr<Communicator> do_split(int color, int key, std::string name) = 0;
 
   std::string name_;
+  std::string key_;
   Members members_;
   int rank_;
   GatherForm gather_form_ = GatherForm::ragged;
   ReductionOrder reduction_order_ = ReductionOrder::ranks;
   std::uint64_t reduction_seed_ = 0;
   std::uint64_t reductions_ = 0;  // asked for so far
+  std::int64_t calls_ = 0;
+  std::int64_t splits_ = 0;
 };
 
 }  // namespace shardproof

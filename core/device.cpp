@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/operation_recorder.h"
 
 namespace shardproof {
 
@@ -135,16 +136,20 @@ void Device::download(std::span<std::byte> bytes, const Tensor& source) {
 }
 
 void Device::copy(const Tensor& dst, const Tensor& src) {
+  const ComputationMark mark("copy");
   check_operand(*this, src, "copy");
   check_operand(*this, dst, "copy");
   make_writable(dst, "copy");
   const Tensor expanded = src.expand(dst.shape());
+  mark.describe(dst, src);
   if (dst.numel() > 0) do_copy(dst, expanded);
 }
 
 void Device::fill(const Tensor& dst, double value) {
+  const ComputationMark mark("fill");
   check_operand(*this, dst, "fill");
   make_writable(dst, "fill");
+  mark.describe(dst);
   if (dst.numel() > 0) do_fill(dst, value);
 }
 
@@ -155,14 +160,17 @@ void Device::poison(const Tensor& dst) {
 }
 
 Tensor Device::unary(UnaryOp op, const Tensor& x) {
+  const ComputationMark mark(op);
   check_operand(*this, x, op_name(op));
   check_value(x, op_name(op));
   Tensor result = empty(x.shape(), x.dtype());
+  mark.describe(result, x);
   if (x.numel() > 0) do_unary(op, result, x);
   return result;
 }
 
 Tensor Device::binary(BinaryOp op, const Tensor& x, const Tensor& y) {
+  const ComputationMark mark(op);
   check_operand(*this, x, op_name(op));
   check_operand(*this, y, op_name(op));
   check_same_type(x, y, op_name(op));
@@ -174,11 +182,13 @@ Tensor Device::binary(BinaryOp op, const Tensor& x, const Tensor& y) {
   }
   const Shape shape = broadcast_shapes(x.shape(), y.shape());
   Tensor result = empty(shape, op == BinaryOp::lse_weight ? wide_dtype(x.dtype()) : x.dtype());
+  mark.describe(result, x, y);
   if (result.numel() > 0) do_binary(op, result, x.expand(shape), y.expand(shape));
   return result;
 }
 
 Tensor Device::matmul(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const ComputationMark mark("matmul");
   check_operand(*this, x, "matmul");
   check_operand(*this, weight, "matmul");
   check_value(x, "matmul");
@@ -196,6 +206,7 @@ Tensor Device::matmul(const Tensor& x, const Tensor& weight, const Tensor& bias)
   Shape shape = x.shape();
   shape[x.rank() - 1] = columns;
   Tensor result = empty(shape, x.dtype());
+  mark.describe(result, x, weight, bias);
   if (result.numel() == 0) return result;
   const std::int64_t rows = result.numel() / columns;
   const Tensor rows_of_x = contiguous(*this, x).view({rows, weight.size(1)});
@@ -205,16 +216,19 @@ Tensor Device::matmul(const Tensor& x, const Tensor& weight, const Tensor& bias)
 }
 
 Tensor Device::reduce(ReduceOp op, const Tensor& x) {
+  const ComputationMark mark(op);
   check_operand(*this, x, op_name(op));
   check_value(x, op_name(op));
   SHARDPROOF_CHECK(x.rank() >= 1, shape_error, "{} over the last axis of a scalar", op_name(op));
   SHARDPROOF_CHECK(op == ReduceOp::sum || x.size(-1) > 0, shape_error, "mean over the empty last axis of {}", x.text());
   Tensor result = empty(x.shape().erased(x.rank() - 1), x.dtype());
+  mark.describe(result, x);
   if (result.numel() > 0) do_reduce(op, result, x);
   return result;
 }
 
 AttentionOutput Device::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double scale) {
+  const ComputationMark mark("attention");
   for (const Tensor* operand : {&q, &k, &v}) {
     check_operand(*this, *operand, "attention");
     check_value(*operand, "attention");
@@ -239,6 +253,7 @@ AttentionOutput Device::attention(const Tensor& q, const Tensor& k, const Tensor
   }
   AttentionOutput result{empty_in_order_of(q, wide_dtype(q.dtype())),
                          empty({batch, queries, heads}, log_dtype(q.dtype()))};
+  mark.describe(result.out, q, k, v, mask);
   if (result.lse.numel() == 0) return result;
   result.out = with_unit_last_stride(*this, result.out);
   do_attention(result, with_unit_last_stride(*this, q), with_unit_last_stride(*this, k),
@@ -255,8 +270,10 @@ std::optional<AttentionOutput> Device::fused_softmax_merge(const AttentionOutput
                    shape_error, "softmax_merge of {} with {} and {} with {}: expected outputs [.., head_dim] and [..]",
                    a.out.text(), a.lse.text(), b.out.text(), b.lse.text());
   if (!do_fuses_softmax_merge(a.out.dtype(), a.lse.dtype())) return std::nullopt;
+  const ComputationMark mark("softmax_merge");
   AttentionOutput result{with_unit_last_stride(*this, empty_in_order_of(a.out, a.out.dtype())),
                          empty_in_order_of(a.lse, a.lse.dtype())};
+  mark.describe(result.out, a.out, a.lse, b.out, b.lse);
   if (result.lse.numel() == 0) return result;
   do_softmax_merge(result, {with_unit_last_stride(*this, a.out), a.lse}, {with_unit_last_stride(*this, b.out), b.lse});
   return result;
@@ -286,6 +303,7 @@ void Device::do_angle_function(AngleFunction, const Tensor& dst, std::span<const
 }
 
 Tensor Device::gather_rows(const Tensor& table, const Tensor& index) {
+  const ComputationMark mark("gather_rows");
   check_operand(*this, table, "gather_rows");
   check_operand(*this, index, "gather_rows");
   SHARDPROOF_CHECK(table.rank() >= 1 && index.rank() == 1 && index.dtype() == kInt64, shape_error,
@@ -294,6 +312,7 @@ Tensor Device::gather_rows(const Tensor& table, const Tensor& index) {
   Shape shape = table.shape();
   shape[0] = index.size(0);
   Tensor result = empty(shape, table.dtype());
+  mark.describe(result, table, index);
   if (index.size(0) > 0) do_gather_rows(result, contiguous(*this, table), contiguous(*this, index));
   return result;
 }

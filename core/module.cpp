@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operation_recorder.h"
 #include "core/ops.h"
 
 namespace shardproof {
@@ -21,6 +22,7 @@ Outputs Module::call(Arguments arguments) {
         std::any_of(declared.begin(), declared.end(), [&](const ArgumentSpec& spec) { return spec.name == name; });
     SHARDPROOF_CHECK(known, state_error, "module '{}' ({}) has no argument '{}'", path(), class_name(), name.text());
   }
+  const ModuleMark mark(*this);
   Outputs outputs = has_hooks() ? hooks_->run(*this, arguments) : forward(arguments);
   if (observer_ != nullptr) observer_->on_outputs(*this, outputs);
   return outputs;
@@ -111,7 +113,10 @@ Outputs TensorModule::forward(Arguments& arguments) {
 }
 
 Tensor TensorModule::operator()(const Tensor& x) {
-  if (!is_watched()) return compute(x);
+  if (!is_watched()) {
+    const ModuleMark mark(*this);
+    return compute(x);
+  }
   static const Name kHiddenStates("hidden_states");
   return call({{kHiddenStates, x}}).tensors.front();
 }

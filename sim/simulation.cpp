@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "core/operation_recorder.h"
 #include "sim/crew.h"
 #include "sim/fiber.h"
 #include "sim/sim_communicator.h"
@@ -32,6 +33,7 @@ thread_local Running running;
 struct SimulatedRank {
   std::unique_ptr<sim::Fiber> fiber;
   std::exception_ptr failure;
+  OperationRecorder* recorder = nullptr;  // of the rank, while it does not run
 };
 
 class Simulation final : public Carrier {
@@ -124,7 +126,9 @@ bool Simulation::run_rank(int rank) {
     }
   }
   running = {this, rank};
+  OperationRecorder* const outside = OperationRecorder::exchange_current(state.recorder);
   state.fiber->resume();
+  state.recorder = OperationRecorder::exchange_current(outside);
   running = {};
   if (state.fiber->ended()) state.fiber.reset();
   return true;
