@@ -15,6 +15,8 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
+Json count_or_null(std::int64_t count) { return count < 0 ? Json() : Json(count); }
+
 Json or_null(const std::optional<WorstElement>& worst) {
   if (!worst) return {};
   Json json = Json::object();
@@ -103,8 +105,8 @@ Json to_json(const VerificationResult& result) {
   json.set("figure", or_null(result.figure));
   json.set("max_abs", or_null(result.max_abs));
   json.set("worst", or_null(result.worst));
-  json.set("bytes_sent_per_rank", result.bytes_sent_per_rank);
-  json.set("collectives", result.collectives);
+  json.set("bytes_sent_per_rank", count_or_null(result.bytes_sent_per_rank));
+  json.set("collectives", count_or_null(result.collectives));
   json.set("skipped_entries", skipped_to_json(result.skipped_entries));
   json.set("diagnosis", list_of(result.diagnosis));
   json.set("locus", or_null(result.locus));
@@ -185,6 +187,7 @@ Json to_json(const PlanRow& row) {
 std::vector<std::string_view> summary_words(const Report& report) {
   if (report.command == "oracle") return {"AGREES", "DISAGREES", "NOT CHECKED"};
   if (report.command == "plan") return plan_actions();
+  if (report.command == "trace") return {};
   return {verdict_word(Verdict::exact), verdict_word(Verdict::rounding_equivalent), verdict_word(Verdict::different),
           verdict_word(Verdict::refused), verdict_word(Verdict::not_checked)};
 }
@@ -209,6 +212,8 @@ Json json_report(const Report& report) {
   json.set("summary", std::move(summary));
   if (report.command == "verify") json.set("hypothesis", or_null(report.hypothesis));
   if (report.shrunk) json.set("shrunk", to_json(*report.shrunk));
+  if (report.profile) json.set("profile", profile_json(*report.profile));
+  if (report.comparison) json.set("comparison", comparison_json(*report.comparison));
   return json;
 }
 

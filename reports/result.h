@@ -9,6 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "reports/profile.h"
+#include "reports/trace_diff.h"
+
 namespace shardproof {
 
 // The words of a verdict, and no others.
@@ -99,6 +102,7 @@ struct VerificationResult {
   std::optional<double> figure = std::nullopt;
   std::optional<double> max_abs = std::nullopt;
   std::optional<WorstElement> worst = std::nullopt;
+  // Of these two -1 = nobody counted.
   std::int64_t bytes_sent_per_rank = 0;  // the most that any rank sent; copies to itself are not counted
   std::int64_t collectives = 0;          // calls that move tensors, on the busiest rank
   std::vector<SkippedNote> skipped_entries;
@@ -180,7 +184,7 @@ struct Hypothesis {
 std::string hypothesis_text(const Hypothesis& hypothesis);
 
 struct Report {
-  std::string command;  // "oracle", "verify", "plan"
+  std::string command;  // "oracle", "verify", "plan", ..
   std::string version;
   std::vector<std::string> features;
   std::string model;  // class name; of several exports all distinct ones, separated by ", "
@@ -191,7 +195,9 @@ struct Report {
   std::vector<OracleResult> oracles;
   std::vector<PlanRow> plan;
   std::optional<ShrunkResult> shrunk = std::nullopt;
-  std::optional<Hypothesis> hypothesis = std::nullopt;  // of the differences, if one was found
+  std::optional<Hypothesis> hypothesis = std::nullopt;       // of the differences, if one was found
+  std::optional<Profile> profile = std::nullopt;             // where the time of the steps went, if they were recorded
+  std::optional<TraceComparison> comparison = std::nullopt;  // of trace diff
   // Remarks on the whole run.
   std::vector<std::string> notes;
   // What no result covers.

@@ -100,9 +100,11 @@ class Printer {
     if (!report_.oracles.empty()) oracle_part();
     if (!report_.verifications.empty()) verify_part();
     if (!report_.plan.empty()) plan_part();
+    if (report_.profile) text_ += "\n" + profile_text(*report_.profile, options_.colour);
+    if (report_.comparison) text_ += "\n" + comparison_text(*report_.comparison, options_.width);
     list("notes", report_.notes);
     list("NOT CHECKED", report_.not_checked);
-    text_ += '\n';
+    if (report_.command != "trace") text_ += '\n';
     if (!report_.oracles.empty()) oracle_closing();
     if (!report_.verifications.empty()) verify_closing();
     if (!report_.plan.empty()) plan_closing();
@@ -135,7 +137,7 @@ class Printer {
 
   void header() {
     text_ += fmt::format("shardproof {} {}\n\n", shown(report_.version), shown(report_.command));
-    text_ += fmt::format("model   {}\n", shown(report_.model));
+    if (!report_.model.empty()) text_ += fmt::format("model   {}\n", shown(report_.model));
     for (const std::string& source : report_.sources) {
       text_ += fmt::format("{:8}{}\n", &source == report_.sources.data() ? "source" : "", printable(source));
     }
@@ -182,8 +184,8 @@ class Printer {
                 {short_mesh(result.mesh)},
                 {has_ring(result) ? result.rotate_method : "-"},
                 {result.tokens_per_rank.empty() ? "-" : sizes_text(result.tokens_per_rank)},
-                {bytes_text(result.bytes_sent_per_rank)},
-                {std::to_string(result.collectives)},
+                {result.bytes_sent_per_rank < 0 ? "" : bytes_text(result.bytes_sent_per_rank)},
+                {result.collectives < 0 ? "" : std::to_string(result.collectives)},
                 {several_tiers ? result.tier : ""},
                 {std::string(verdict_word(result.verdict)), tone_of(result.verdict)},
                 {figure_text(result)},

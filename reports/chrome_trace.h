@@ -1,0 +1,25 @@
+// Trace files: the JSON that chrome://tracing and Perfetto show, with everything that reading them back needs in the
+// arguments of their events. A process is a rank; a thread is a track: what the rank did in order, and its
+// communication from post to completion. Arrows join the calls that belong together on different ranks. Format:
+// docs/traces.md.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "core/json.h"
+#include "reports/trace.h"
+
+namespace shardproof {
+
+// The text of a trace file.
+std::string chrome_text(const RunTrace& trace);
+
+// What read_json_file gives a trace file or flight record, with limits that suit them.
+Json read_trace_json(const std::filesystem::path& path);
+bool is_trace_json(const Json& json);
+// file_error naming the file and the key for what is no trace of ours.
+RunTrace trace_from_json(const Json& json);
+
+}  // namespace shardproof

@@ -1,0 +1,47 @@
+// Where the time of a traced run went, class of operation by class of operation: the table at its end. Made of a trace,
+// so that a trace file gives the same table again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "reports/text_table.h"
+
+namespace shardproof {
+
+struct RunTrace;
+
+// One class: a computation, or an operation of communication in one group. Over all ranks and steps.
+struct ProfileRow {
+  std::string operation;
+  std::string group;  // its key; of a computation: empty
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;  // of a computation: read and written; of a communication: S of the bandwidth formulas
+  double p50_us = 0.0;     // of a communication: from post to completion
+  double p95_us = 0.0;
+  double algorithm_gb_s = 0.0;  // all bytes through all time; of a computation: the speed of memory
+  double bus_gb_s = 0.0;        // of a communication
+  double exposed_us = 0.0;      // of a communication: of all ranks and steps, how long ranks stood in its wait
+  double share = 0.0;           // of the time of all steps: computing, or posting and waiting
+};
+
+struct Profile {
+  std::vector<std::pair<std::string, std::string>> about;  // of the trace
+  int ranks = 0;
+  std::int64_t steps = 0;  // of each rank
+  double step_p50_us = 0.0;
+  double step_p95_us = 0.0;
+  double exposed_share = 0.0;      // of the time of all steps: waits
+  double unaccounted_share = 0.0;  // between operations
+  std::vector<ProfileRow> rows;    // the largest share first
+};
+
+Profile profile_of(const RunTrace& trace);
+
+// For the terminal; and for programs.
+std::string profile_text(const Profile& profile, TextTable::Colour colour);
+Json profile_json(const Profile& profile);
+
+}  // namespace shardproof

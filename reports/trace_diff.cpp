@@ -1,0 +1,418 @@
+#include "reports/trace_diff.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "reports/chrome_trace.h"
+#include "reports/flight_record.h"
+#include "reports/text_table.h"
+#include "reports/trace.h"
+
+namespace shardproof {
+namespace {
+
+bool is_operation(const TraceEvent& event) {
+  return event.is(EventKind::computation) || event.is(EventKind::communication);
+}
+
+DivergentCall call_of(const RankTrace& trace, const TraceEvent& event) {
+  return {.id = identifier(trace, event), .signature = signature(trace, event)};
+}
+
+std::string call_text(const DivergentCall& call) { return fmt::format("'{}': {}", call.id, call.signature); }
+
+// A rank's operations of the steps that both sides have.
+std::vector<const TraceEvent*> operations_of(const RankTrace& rank, std::int64_t steps) {
+  std::vector<const TraceEvent*> operations;
+  for (const TraceEvent& event : rank.events) {
+    if (is_operation(event) && event.step < steps) operations.push_back(&event);
+  }
+  return operations;
+}
+
+std::unordered_set<std::string> names_of(const RankTrace& rank, std::span<const TraceEvent* const> operations) {
+  std::unordered_set<std::string> names;
+  for (const TraceEvent* const event : operations) {
+    names.insert(fmt::format("{} {}", event->step, identifier(rank, *event)));
+  }
+  return names;
+}
+
+class TwoTraces {
+ public:
+  TwoTraces(const RunTrace& first, const RunTrace& second)
+      : first_(first), second_(second), steps_(std::min(first.steps(), second.steps())) {}
+
+  TraceComparison comparison() {
+    std::set<int> ranks;
+    for (const RankTrace& rank : first_.ranks) ranks.insert(rank.rank);
+    for (const RankTrace& rank : second_.ranks) ranks.insert(rank.rank);
+    for (const int rank : ranks) compare_rank(rank);
+    if (first_.steps() != second_.steps()) {
+      result_.notes.push_back(fmt::format("the first file has {} steps, the second {}; compared are the first {}",
+                                          first_.steps(), second_.steps(), steps_));
+    }
+    note_differing_settings();
+    return std::move(result_);
+  }
+
+ private:
+  static const RankTrace* find(const RunTrace& trace, int rank) {
+    const auto found = std::ranges::find(trace.ranks, rank, &RankTrace::rank);
+    return found == trace.ranks.end() ? nullptr : &*found;
+  }
+
+  void compare_rank(int number) {
+    const RankTrace* const first = find(first_, number);
+    const RankTrace* const second = find(second_, number);
+    if (first == nullptr || second == nullptr) {
+      result_.divergences.push_back(
+          {.rank = number,
+           .kind = "absent",
+           .text = fmt::format("rank {} is not in the {} file", number, first == nullptr ? "first" : "second")});
+      return;
+    }
+    ++result_.ranks;
+    const auto in_first = operations_of(*first, steps_), in_second = operations_of(*second, steps_);
+    const std::size_t common = std::min(in_first.size(), in_second.size());
+    for (std::size_t i = 0; i < common; ++i, ++result_.compared) {
+      if (in_first[i]->step != in_second[i]->step) return diverge(*first, in_first, *second, in_second, i);
+      if (identifier(*first, *in_first[i]) != identifier(*second, *in_second[i]) ||
+          signature(*first, *in_first[i]) != signature(*second, *in_second[i])) {
+        return diverge(*first, in_first, *second, in_second, i);
+      }
+    }
+    if (in_first.size() != in_second.size()) diverge(*first, in_first, *second, in_second, common);
+  }
+
+  void diverge(const RankTrace& first, std::span<const TraceEvent* const> in_first, const RankTrace& second,
+               std::span<const TraceEvent* const> in_second, std::size_t at) {
+    Divergence divergence{.rank = first.rank, .position = static_cast<std::int64_t>(at)};
+    if (at < in_first.size()) divergence.first = call_of(first, *in_first[at]);
+    if (at < in_second.size()) divergence.second = call_of(second, *in_second[at]);
+    divergence.step = at < in_first.size() ? in_first[at]->step : in_second[at]->step;
+    divergence.kind = kind_of(divergence, first, in_first, second, in_second);
+    const std::string where = fmt::format("rank {}, step {}, operation {}", first.rank, divergence.step, at + 1);
+    if (divergence.kind == "missing") {
+      divergence.text = fmt::format("{}: the second does not make {}{}", where, call_text(*divergence.first),
+                                    next_text(divergence.second));
+    } else if (divergence.kind == "extra") {
+      divergence.text = fmt::format("{}: only the second makes {}{}", where, call_text(*divergence.second),
+                                    next_text(divergence.first));
+    } else {
+      divergence.text = fmt::format("{}: the first makes {}, the second {}", where, call_text(*divergence.first),
+                                    call_text(*divergence.second));
+    }
+    result_.divergences.push_back(std::move(divergence));
+  }
+
+  static std::string next_text(const std::optional<DivergentCall>& next) {
+    return next ? fmt::format("; it goes on with {}", call_text(*next)) : std::string("; it has ended");
+  }
+
+  // Whether the operation of one side comes nowhere in the other.
+  static std::string kind_of(const Divergence& divergence, const RankTrace& first,
+                             std::span<const TraceEvent* const> in_first, const RankTrace& second,
+                             std::span<const TraceEvent* const> in_second) {
+    if (!divergence.second) return "missing";
+    if (!divergence.first) return "extra";
+    const auto name = [&](const DivergentCall& call) { return fmt::format("{} {}", divergence.step, call.id); };
+    const bool second_has_it = names_of(second, in_second).contains(name(*divergence.first));
+    const bool first_has_it = names_of(first, in_first).contains(name(*divergence.second));
+    if (second_has_it == first_has_it) return "different";
+    return second_has_it ? "extra" : "missing";
+  }
+
+  // What a reader would look for when the operations differ: the two runs were not asked for the same.
+  void note_differing_settings() {
+    if (result_.divergences.empty()) return;
+    for (const auto& [name, value] : first_.about) {
+      const std::string_view other = second_.about_of(name);
+      if (name == "times" || name == "backend" || name == "program_version" || other == value) continue;
+      result_.notes.push_back(fmt::format("{} is '{}' in the first file and '{}' in the second", name, value, other));
+    }
+  }
+
+  const RunTrace& first_;
+  const RunTrace& second_;
+  std::int64_t steps_;
+  TraceComparison result_;
+};
+
+constexpr std::string_view kWorld = "world";
+
+bool is_split(const RankTrace& trace, const TraceEvent& event) { return trace.text(event.operation) == "split"; }
+
+class FlightRecords {
+ public:
+  explicit FlightRecords(std::span<const FlightRecord> records) : records_(records) {}
+
+  TraceComparison among_themselves() {
+    std::map<std::pair<std::string, std::vector<int>>, std::vector<const FlightRecord*>> groups;
+    for (const FlightRecord& record : records_) {
+      ++result_.ranks;
+      for (const TraceGroup& group : record.calls.groups) groups[{group.key, group.members}].push_back(&record);
+    }
+    for (const auto& [group, members] : groups) compare_group(group.first, group.second, members);
+    std::ranges::stable_sort(result_.divergences, {}, &Divergence::rank);
+    add_notes();
+    return std::move(result_);
+  }
+
+  TraceComparison with_trace(const RunTrace& trace) {
+    for (const FlightRecord& record : records_) {
+      const auto rank = std::ranges::find(trace.ranks, record.rank, &RankTrace::rank);
+      if (rank == trace.ranks.end()) {
+        result_.divergences.push_back(
+            {.rank = record.rank, .kind = "absent", .text = fmt::format("rank {} is not in the trace", record.rank)});
+        continue;
+      }
+      ++result_.ranks;
+      compare_with(record, *rank);
+    }
+    result_.notes.emplace_back(
+        "the group of all ranks is not compared with a trace: a run also uses it for what is no part of the model");
+    add_notes();
+    return std::move(result_);
+  }
+
+ private:
+  // A rank's calls in one group by their numbers.
+  static std::map<std::int64_t, const TraceEvent*> calls_in(const RankTrace& trace, const std::string& group) {
+    std::map<std::int64_t, const TraceEvent*> calls;
+    for (const TraceEvent& event : trace.events) {
+      if (event.is(EventKind::communication) && trace.group_of(event).key == group) calls[event.group_call] = &event;
+    }
+    return calls;
+  }
+
+  // What members must agree on; rows and bytes may differ between them.
+  static std::string agreed(const RankTrace& trace, const TraceEvent& event) {
+    return fmt::format("{} '{}' {} rows of {}", trace.text(event.operation), trace.text(event.purpose),
+                       trace.text(event.dtype), trace.text(event.shape));
+  }
+
+  void compare_group(const std::string& key, const std::vector<int>& members,
+                     const std::vector<const FlightRecord*>& records) {
+    const FlightRecord* farthest = records.front();
+    std::map<const FlightRecord*, std::map<std::int64_t, const TraceEvent*>> calls;
+    for (const FlightRecord* const record : records) {
+      calls[record] = calls_in(record->calls, key);
+      if (last_of(calls[record]) > last_of(calls[farthest])) farthest = record;
+    }
+    for (const FlightRecord* const record : records) {
+      if (record == farthest) continue;
+      compare_members(key, *farthest, calls[farthest], *record, calls[record]);
+    }
+    for (const int member : members) {
+      const auto has_record = [&](const FlightRecord& record) { return record.rank == member; };
+      if (std::ranges::none_of(records_, has_record)) without_record_.insert(member);
+    }
+  }
+
+  static std::int64_t last_of(const std::map<std::int64_t, const TraceEvent*>& calls) {
+    return calls.empty() ? 0 : calls.rbegin()->first;
+  }
+
+  void compare_members(const std::string& key, const FlightRecord& farthest,
+                       const std::map<std::int64_t, const TraceEvent*>& far, const FlightRecord& record,
+                       const std::map<std::int64_t, const TraceEvent*>& own) {
+    for (const auto& [number, event] : far) {
+      const auto found = own.find(number);
+      const DivergentCall expected = call_of(farthest.calls, *event);
+      if (found == own.end()) {
+        if (number <= last_of(own)) continue;  // no longer kept there
+        result_.divergences.push_back(
+            {.rank = record.rank,
+             .kind = "missing",
+             .position = number - 1,
+             .first = expected,
+             .text = fmt::format("rank {} did not make call {} of group {}, which rank {} made: {}", record.rank,
+                                 number, key, farthest.rank, expected.signature)});
+        return;
+      }
+      ++result_.compared;
+      if (agreed(farthest.calls, *event) == agreed(record.calls, *found->second)) continue;
+      const DivergentCall actual = call_of(record.calls, *found->second);
+      result_.divergences.push_back(
+          {.rank = record.rank,
+           .kind = "different",
+           .position = number - 1,
+           .first = expected,
+           .second = actual,
+           .text = fmt::format("call {} of group {} is {} on rank {}, but {} on rank {}", number, key,
+                               expected.signature, farthest.rank, actual.signature, record.rank)});
+      return;
+    }
+  }
+
+  void compare_with(const FlightRecord& record, const RankTrace& trace) {
+    std::map<std::string, std::map<std::int64_t, const TraceEvent*>> made;
+    for (const TraceGroup& group : record.calls.groups) made[group.key] = calls_in(record.calls, group.key);
+    std::map<std::string, std::int64_t> last;  // of the trace, by group
+    for (const TraceEvent& event : trace.events) {
+      if (!event.is(EventKind::communication) || trace.group_of(event).key == kWorld) continue;
+      const std::string& key = trace.group_of(event).key;
+      last[key] = event.group_call;
+      const auto& calls = made[key];
+      const auto found = calls.find(event.group_call);
+      const DivergentCall expected = call_of(trace, event);
+      const bool is_forgotten = found == calls.end() && event.group_call <= last_of(calls);
+      if (is_forgotten) continue;
+      if (found == calls.end()) {
+        return add(record, event, "missing", expected, std::nullopt,
+                   fmt::format("rank {} did not make call {} of group {}, which the trace has as {}", record.rank,
+                               event.group_call, key, call_text(expected)));
+      }
+      ++result_.compared;
+      const std::string own = signature(record.calls, *found->second);
+      if (own == expected.signature) continue;
+      return add(record, event, "different", expected, call_of(record.calls, *found->second),
+                 fmt::format("rank {} made call {} of group {} as {}; in the trace it is {}", record.rank,
+                             event.group_call, key, own, call_text(expected)));
+    }
+    for (const auto& [key, number] : last) {
+      const auto extra = made[key].upper_bound(number);
+      if (extra == made[key].end() || is_split(record.calls, *extra->second)) continue;
+      const DivergentCall call = call_of(record.calls, *extra->second);
+      return add(record, *extra->second, "extra", std::nullopt, call,
+                 fmt::format("rank {} made call {} of group {}, which the trace does not have: {}", record.rank,
+                             extra->first, key, call.signature));
+    }
+  }
+
+  void add(const FlightRecord& record, const TraceEvent& event, const char* kind, std::optional<DivergentCall> first,
+           std::optional<DivergentCall> second, std::string text) {
+    result_.divergences.push_back({.rank = record.rank,
+                                   .kind = kind,
+                                   .position = event.group_call - 1,
+                                   .step = event.step,
+                                   .first = std::move(first),
+                                   .second = std::move(second),
+                                   .text = std::move(text)});
+  }
+
+  void add_notes() {
+    for (const FlightRecord& record : records_) {
+      for (std::size_t i = 0; i < record.calls.events.size(); ++i) {
+        if (record.states[i] == "complete") continue;
+        const TraceEvent& event = record.calls.events[i];
+        result_.notes.push_back(fmt::format("rank {} was in call {} of group {} ({}): {}", record.rank,
+                                            event.group_call, record.calls.group_of(event).key, record.states[i],
+                                            signature(record.calls, event)));
+      }
+      for (const std::string& late : record.late) {
+        result_.notes.push_back(fmt::format("rank {} waited: {}", record.rank, late));
+      }
+    }
+    if (!without_record_.empty()) {
+      result_.notes.push_back(fmt::format("without a record: rank {}", fmt::join(without_record_, ", ")));
+    }
+  }
+
+  std::span<const FlightRecord> records_;
+  std::set<int> without_record_;
+  TraceComparison result_;
+};
+
+void check_records(const std::vector<FlightRecord>& records, std::span<const std::string> names) {
+  std::map<int, std::string> by_rank;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const auto [known, is_new] = by_rank.try_emplace(records[i].rank, names[i]);
+    SHARDPROOF_CHECK(is_new, usage_error, "trace diff: '{}' and '{}' are both of rank {}; expected one record a rank",
+                     printable(known->second), printable(names[i]), records[i].rank);
+    SHARDPROOF_CHECK(records[i].world_size == records.front().world_size, usage_error,
+                     "trace diff: '{}' is of {} ranks and '{}' of {}; expected records of one run",
+                     printable(names.front()), records.front().world_size, printable(names[i]), records[i].world_size);
+  }
+}
+
+}  // namespace
+
+TraceComparison compare_traces(const RunTrace& first, const RunTrace& second) {
+  return TwoTraces(first, second).comparison();
+}
+
+TraceComparison compare_trace_files(std::span<const std::filesystem::path> files) {
+  std::vector<RunTrace> traces;
+  std::vector<FlightRecord> records;
+  std::vector<std::string> names, record_names;
+  for (const std::filesystem::path& file : files) {
+    const Json json = read_trace_json(file);
+    names.push_back(file.string());
+    if (is_trace_json(json)) {
+      traces.push_back(trace_from_json(json));
+    } else if (is_flight_record(json)) {
+      records.push_back(flight_record_from_json(json));
+      record_names.push_back(file.string());
+    } else {
+      fail(ErrorKind::file_error, "{} is neither a trace nor a flight record of shardproof", printable(file.string()));
+    }
+  }
+  const bool are_traces = records.empty() && traces.size() == 2;
+  const bool are_records = !records.empty() && traces.size() <= 1 && files.size() >= 2;
+  SHARDPROOF_CHECK(
+      are_traces || are_records, usage_error,
+      "trace diff: {} trace{} and {} flight record{} were given; expected two traces, or flight records of "
+      "one run with or without one trace",
+      traces.size(), traces.size() == 1 ? "" : "s", records.size(), records.size() == 1 ? "" : "s");
+  check_records(records, record_names);
+  TraceComparison comparison = are_traces       ? compare_traces(traces[0], traces[1])
+                               : traces.empty() ? FlightRecords(records).among_themselves()
+                                                : FlightRecords(records).with_trace(traces[0]);
+  comparison.files = std::move(names);
+  return comparison;
+}
+
+std::string comparison_text(const TraceComparison& comparison, std::size_t width) {
+  const auto listed = [&](std::string_view line) {
+    return wrapped(printable(line, std::string_view::npos), "  - ", 4, width);
+  };
+  std::string text;
+  if (!comparison.divergences.empty()) {
+    text += fmt::format("DIFFERENT ({} rank{})\n", comparison.divergences.size(),
+                        comparison.divergences.size() == 1 ? "" : "s");
+    for (const Divergence& divergence : comparison.divergences) text += listed(divergence.text);
+  }
+  if (!comparison.notes.empty()) text += fmt::format("{}notes\n", text.empty() ? "" : "\n");
+  for (const std::string& note : comparison.notes) text += listed(note);
+  text += fmt::format("{}{}: {} operations of {} ranks compared.\n", text.empty() ? "" : "\n",
+                      comparison.divergences.empty() ? "Equal" : "Different", comparison.compared, comparison.ranks);
+  return text;
+}
+
+Json comparison_json(const TraceComparison& comparison) {
+  const auto call_json = [](const std::optional<DivergentCall>& call) {
+    return call ? Json::object().set("id", call->id).set("signature", call->signature) : Json();
+  };
+  const auto list_json = [](const std::vector<std::string>& texts) {
+    Json list = Json::array();
+    for (const std::string& text : texts) list.append(text);
+    return list;
+  };
+  Json divergences = Json::array();
+  for (const Divergence& divergence : comparison.divergences) {
+    Json json = Json::object();
+    json.set("rank", divergence.rank).set("kind", divergence.kind).set("step", divergence.step);
+    json.set("position", divergence.position).set("first", call_json(divergence.first));
+    json.set("second", call_json(divergence.second)).set("text", divergence.text);
+    divergences.append(std::move(json));
+  }
+  Json json = Json::object();
+  json.set("files", list_json(comparison.files)).set("equal", comparison.divergences.empty());
+  json.set("ranks", comparison.ranks).set("compared", comparison.compared);
+  json.set("divergences", std::move(divergences)).set("notes", list_json(comparison.notes));
+  return json;
+}
+
+}  // namespace shardproof
