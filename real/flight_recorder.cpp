@@ -16,6 +16,7 @@ std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count();
 }
 
+std::int64_t rows_of(const Tensor& tensor) { return tensor.defined() ? tensor.size(0) : 0; }
 std::int64_t bytes_of(const Tensor& tensor) { return tensor.defined() ? static_cast<std::int64_t>(tensor.bytes()) : 0; }
 
 bool is_open(const FlightEntry& entry) {
@@ -32,7 +33,10 @@ Json list_of(std::span<const Integer> values) {
 Json json_of(const FlightEntry& entry) {
   Json json = Json::object();
   json.set("sequence", entry.sequence).set("group", entry.group).set("call", entry.call);
+  json.set("number", entry.number);
   json.set("operation", operation_name(entry.operation)).set("purpose", entry.purpose).set("dtype", entry.dtype);
+  json.set("row_shape", entry.row_shape).set("is_sum", entry.is_sum);
+  json.set("rows_sent", entry.rows_sent).set("rows_received", entry.rows_received);
   json.set("send_rows", list_of(std::span(entry.send_rows)));
   json.set("receive_rows", list_of(std::span(entry.receive_rows)));
   json.set("send_bytes", entry.send_bytes).set("receive_bytes", entry.receive_bytes);
@@ -64,10 +68,15 @@ void FlightRecorder::add_group(const std::string& key, std::span<const int> memb
 
 std::int64_t FlightRecorder::post(const std::string& group, const Request& request) {
   FlightEntry entry{.group = group,
+                    .number = request.call,
                     .operation = request.operation,
                     .purpose = std::string(request.purpose),
                     .text = request.text(),
                     .dtype = std::string(request.dtype.name()),
+                    .row_shape = request.row_shape.text(),
+                    .is_sum = request.reduction == Reduction::sum,
+                    .rows_sent = rows_of(request.send),
+                    .rows_received = rows_of(request.receive),
                     .send_rows = request.send_rows,
                     .receive_rows = request.receive_rows,
                     .send_bytes = bytes_of(request.send),

@@ -24,11 +24,16 @@ std::string_view flight_state_name(FlightState state);
 struct FlightEntry {
   std::int64_t sequence = 0;  // over all groups of this rank; 1 = the first
   std::string group;          // its key: the same on all members, different for every group
-  std::int64_t call = 0;      // within the group; 1 = the first
+  std::int64_t call = 0;      // within the group, parts of other calls included; 1 = the first
+  std::int64_t number = 0;    // Request::call: the number that traces have
   Operation operation = Operation::barrier;
   std::string purpose;
   std::string text;  // Request::text()
   std::string dtype;
+  std::string row_shape;
+  bool is_sum = false;
+  std::int64_t rows_sent = 0;
+  std::int64_t rows_received = 0;
   std::vector<std::int64_t> send_rows;
   std::vector<std::int64_t> receive_rows;
   std::int64_t send_bytes = 0;

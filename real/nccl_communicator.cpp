@@ -98,8 +98,9 @@ class Posting {
   void enqueue() {
     type_ = element_type(request().dtype);
     row_bytes_ = static_cast<std::size_t>(request().row_shape.numel()) * request().dtype.size();
-    flight_->begin = context_.events.take();
-    flight_->end = context_.events.take();
+    EventPool& events = flight_->span ? context_.timed_events : context_.events;
+    flight_->begin = events.take();
+    flight_->end = events.take();
     find_buffers();
     follow();
     check_cuda(cudaEventRecord(flight_->begin, stream()), "cudaEventRecord");
@@ -322,6 +323,7 @@ class NcclWork final : public Work {
     }
   }
   std::span<const std::int64_t> numbers() const override { return numbers_; }
+  std::shared_ptr<const DeviceSpan> device_span() const override { return flight_->span; }
 
  private:
   std::shared_ptr<Flight> flight_;
@@ -355,7 +357,7 @@ class NcclCommunicator final : public Communicator {
     request.operation = Operation::all_gather_numbers;
     request.purpose = "split: who joins";
     request.numbers = {color, key};
-    const std::unique_ptr<Work> work = post(std::move(request));
+    const std::unique_ptr<Work> work = do_post(std::move(request));
     work->wait();
     std::vector<Choice> group;
     for (int member = 0; member < size(); ++member) {
@@ -366,8 +368,8 @@ class NcclCommunicator final : public Communicator {
     const auto own = std::ranges::find(group, rank(), &Choice::member);
     std::vector<int> world_ranks;
     for (const Choice& choice : group) world_ranks.push_back(members()[static_cast<std::size_t>(choice.member)]);
-    std::shared_ptr<Group> made =
-        group_->context.split(group_, color, std::move(world_ranks), static_cast<int>(own - group.begin()), name);
+    std::shared_ptr<Group> made = group_->context.split(group_, color, std::move(world_ranks),
+                                                        static_cast<int>(own - group.begin()), name, calls());
     if (!made) return nullptr;
     return std::make_unique<NcclCommunicator>(std::move(name), std::move(made));
   }

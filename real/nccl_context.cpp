@@ -2,6 +2,7 @@
 // What goes wrong is said in words that name the operation; what the watchdog does about it is in nccl_watchdog.cpp.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -77,12 +78,23 @@ EventPool::~EventPool() {
 cudaEvent_t EventPool::take() {
   cudaEvent_t event = nullptr;
   if (free_.empty()) {
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    const unsigned int flags = use_ == EventUse::order ? cudaEventDisableTiming : cudaEventDefault;
+    check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
   } else {
     event = free_.back();
     free_.pop_back();
   }
   return event;
+}
+
+ClockAnchor::ClockAnchor(EventPool& events) : pool(events), event(events.take()) {
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  const std::int64_t before = steady_nanoseconds();
+  check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  host_ns = before + (steady_nanoseconds() - before) / 2;
+  cudaStreamDestroy(stream);
 }
 
 Group::Group(Context& owner, std::string group_key, std::vector<int> ranks, int own)
@@ -99,8 +111,9 @@ Group::~Group() {
 Flight::Flight(std::shared_ptr<Group> of, Request what) : group(std::move(of)), request(std::move(what)) {}
 
 Flight::~Flight() {
-  if (begin != nullptr) group->context.events.give(begin);
-  if (end != nullptr) group->context.events.give(end);
+  EventPool& pool = span ? group->context.timed_events : group->context.events;
+  if (begin != nullptr) pool.give(begin);
+  if (end != nullptr) pool.give(end);
 }
 
 Context::Context(const NcclOptions& wanted, std::shared_ptr<NcclStore> store)
@@ -194,10 +207,11 @@ void Context::connect() {
 }
 
 std::shared_ptr<Group> Context::split(const std::shared_ptr<Group>& parent, int color, std::vector<int> members,
-                                      int rank, const std::string& name) {
+                                      int rank, const std::string& name, std::int64_t call) {
   Request request;
   request.operation = Operation::split;
   request.numbers = {color, rank};
+  request.call = call;
   const std::shared_ptr<Flight> flight = open(parent, std::move(request));
   // Numbered, because a name may be used twice. Siblings share the key; they have no member in common.
   const std::string key = fmt::format("{}/{}#{}", parent->key, name.substr(name.rfind('/') + 1), ++parent->splits);
@@ -248,6 +262,11 @@ std::shared_ptr<Flight> Context::open(const std::shared_ptr<Group>& group, Reque
   auto flight = std::make_shared<Flight>(group, std::move(request));
   flight->sequence = recorder.post(group->key, flight->request);
   flight->deadline = Clock::now() + options.timeout;
+  const OperationRecorder* const recorded_by = OperationRecorder::current();
+  if (recorded_by != nullptr && recorded_by->keeps_events()) {
+    flight->span = std::make_shared<DeviceSpan>();
+    flight->anchor = recent_anchor();
+  }
   const std::lock_guard lock(mutex);
   flights_.push_back(flight);
   return flight;
@@ -262,7 +281,25 @@ void Context::launch(Group& group, const std::function<void()>& enqueue) {
   await_ready(group.comm, "ncclGroupEnd");
 }
 
+std::shared_ptr<const ClockAnchor> Context::recent_anchor() {
+  constexpr std::int64_t kRecent = 2'000'000'000;
+  if (!anchor_ || steady_nanoseconds() - anchor_->host_ns > kRecent) {
+    anchor_ = std::make_shared<ClockAnchor>(timed_events);
+  }
+  return anchor_;
+}
+
 void Context::finish(Flight& flight) {
+  if (flight.span && flight.end != nullptr && !flight.is_done) {
+    float to_begin_ms = 0.0F, duration_ms = 0.0F;
+    const bool is_known = cudaEventElapsedTime(&to_begin_ms, flight.anchor->event, flight.begin) == cudaSuccess &&
+                          cudaEventElapsedTime(&duration_ms, flight.begin, flight.end) == cudaSuccess;
+    if (is_known) {
+      const std::int64_t begin = flight.anchor->host_ns + std::llround(static_cast<double>(to_begin_ms) * 1e6);
+      flight.span->begin_ns = begin;
+      flight.span->end_ns = begin + std::llround(static_cast<double>(duration_ms) * 1e6);
+    }
+  }
   recorder.set_state(flight.sequence, FlightState::complete);
   flight.is_done = true;
 }
@@ -301,6 +338,10 @@ void Context::drain(const Group& group) noexcept {
 void Context::release_ended() {
   std::vector<std::shared_ptr<Flight>> ended;
   const std::lock_guard lock(mutex);
+  for (const auto& flight : flights_) {
+    const bool is_watched = flight->span && flight->is_launched && !flight->is_done;
+    if (is_watched && !failure_ && cudaEventQuery(flight->end) == cudaSuccess) finish(*flight);
+  }
   const auto first = std::ranges::stable_partition(flights_, [](const auto& flight) { return !flight->is_done; });
   ended.assign(first.begin(), first.end());
   flights_.erase(first.begin(), first.end());

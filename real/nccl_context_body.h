@@ -15,6 +15,7 @@
 
 #include <nccl.h>
 
+#include "core/operation_recorder.h"
 #include "real/flight_recorder.h"
 #include "real/nccl_communicator.h"
 
@@ -55,18 +56,36 @@ class Scratch {
   void* data_;
 };
 
-// Events of the session; an event serves one operation after the other.
+enum class EventUse : std::uint8_t { order, time };
+
+// Events of the session; an event serves one operation after the other. Those that tell the time cost more.
 class EventPool {
  public:
+  explicit EventPool(EventUse use) : use_(use) {}
   ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
   cudaEvent_t take();
   void give(cudaEvent_t event) { free_.push_back(event); }
 
  private:
+  EventUse use_;
   std::vector<cudaEvent_t> free_;
 };
 
 class Context;
+
+// A moment that both clocks know: the device's, as an event, and the host's, in steady_nanoseconds().
+struct ClockAnchor {
+  explicit ClockAnchor(EventPool& events);
+  ~ClockAnchor() { pool.give(event); }
+  ClockAnchor(const ClockAnchor&) = delete;
+  ClockAnchor& operator=(const ClockAnchor&) = delete;
+
+  EventPool& pool;
+  cudaEvent_t event;
+  std::int64_t host_ns = 0;
+};
 
 // A communicator of NCCL with its stream.
 struct Group {
@@ -97,6 +116,9 @@ struct Flight {
   Clock::time_point deadline;
   cudaEvent_t begin = nullptr;  // on the group's stream, before the first and after the last thing done; null where
   cudaEvent_t end = nullptr;    // the host waits for NCCL itself
+  // Where it is recorded: when it ran, once that is known, and what its events are told apart by.
+  std::shared_ptr<DeviceSpan> span = nullptr;
+  std::shared_ptr<const ClockAnchor> anchor = nullptr;
   std::vector<std::unique_ptr<Scratch>> scratch;
   std::atomic<bool> is_launched = false;  // both events are recorded
   std::atomic<bool> is_done = false;
@@ -110,20 +132,22 @@ class Context {
   // Makes the group of all ranks.
   void connect();
   // The new group of this rank, which is member `rank` of `members`; null for a negative colour, with no members.
+  // `call` is the number of the split in the parent.
   std::shared_ptr<Group> split(const std::shared_ptr<Group>& parent, int color, std::vector<int> members, int rank,
-                               const std::string& name);
+                               const std::string& name, std::int64_t call);
 
   // Records the request and gives it to the watchdog.
   std::shared_ptr<Flight> open(const std::shared_ptr<Group>& group, Request request);
   // Runs `enqueue`, which calls NCCL for the group, and returns once NCCL has launched it all.
   void launch(Group& group, const std::function<void()>& enqueue);
-  // Notes that the flight has ended.
+  // Notes that the flight has ended, and when it ran if that is recorded.
   void finish(Flight& flight);
   // Returns when the flight's last event has come; throws if the watchdog gave up first.
   void wait_for(Flight& flight);
   // The same for all flights of a group; silent about failures.
   void drain(const Group& group) noexcept;
-  // Lets go of what has ended; called by the user's thread, because tensors die here.
+  // Lets go of what has ended; called by the user's thread, because tensors die here. Of what is recorded it also sees
+  // that it has.
   void release_ended();
   void throw_if_failed() const;
   // Ends a group: in peace if nothing failed, by an abort otherwise.
@@ -134,12 +158,15 @@ class Context {
   NcclOptions options;  // not changed after the constructor
   FlightRecorder recorder;
   ScratchPool scratch;
-  EventPool events;
+  EventPool events{EventUse::order};
+  EventPool timed_events{EventUse::time};
   std::shared_ptr<Group> world;
   std::shared_ptr<Flight> last_flight;  // the latest operation of any group: the next one of another group follows it
   mutable std::mutex mutex;
 
  private:
+  // A recent one: the device tells the time since then in a number of few digits.
+  std::shared_ptr<const ClockAnchor> recent_anchor();
   void exchange_unique_id();
   void choose_device();
   // Returns when the communicator, read under the mutex, is no longer in progress. After the deadline `too_late`
@@ -162,6 +189,7 @@ class Context {
   std::int64_t beats_ = 0;                        // the watchdog's
   std::condition_variable stop_signal_;
   bool is_stopping_ = false;  // guarded by mutex
+  std::shared_ptr<const ClockAnchor> anchor_;
   std::thread watchdog_;
 };
 

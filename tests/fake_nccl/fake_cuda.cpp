@@ -1,5 +1,6 @@
 // The part of the CUDA runtime that the product uses: memory, streams and events, on host memory and threads. Stricter
 // than the real one: what would be undefined, slow or a silent synchronisation there is noted as a violation here.
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <map>
@@ -21,6 +22,10 @@ struct CUevent_st {
     flag = std::make_shared<std::atomic<bool>>(false);
     return flag;
   }
+  const bool has_time;
+  std::atomic<std::int64_t> reached_ns{0};  // by the stream, the latest time
+
+  explicit CUevent_st(bool timed) : has_time(timed) {}
 
  private:
   std::mutex mutex;
@@ -282,8 +287,10 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event
 }
 
 cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  if (flags != cudaEventDisableTiming) violate("cudaEventCreateWithFlags", "flags {} are not implemented", flags);
-  auto made = std::make_unique<CUevent_st>();
+  if (flags != cudaEventDisableTiming && flags != cudaEventDefault) {
+    violate("cudaEventCreateWithFlags", "flags {} are not implemented", flags);
+  }
+  auto made = std::make_unique<CUevent_st>(flags == cudaEventDefault);
   *event = made.get();
   const std::lock_guard lock(runtime().mutex);
   runtime().events.insert(made.get());
@@ -300,7 +307,9 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!check_stream(stream, "cudaEventRecord") || !check_event(event, "cudaEventRecord")) return cudaErrorInvalidValue;
-  stream_of(stream).add([flag = event->renew()] {
+  stream_of(stream).add([flag = event->renew(), event] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    event->reached_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
     *flag = true;
     flag->notify_all();
   });
@@ -310,6 +319,18 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
   if (!check_event(event, "cudaEventQuery")) return cudaErrorInvalidValue;
   return *event->latest() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  constexpr const char* kCall = "cudaEventElapsedTime";
+  if (!check_event(start, kCall) || !check_event(end, kCall)) return cudaErrorInvalidValue;
+  if (!start->has_time || !end->has_time) {
+    violate(kCall, "an event was made without timing");
+    return cudaErrorInvalidValue;
+  }
+  if (!*start->latest() || !*end->latest()) return cudaErrorNotReady;
+  *milliseconds = static_cast<float>(static_cast<double>(end->reached_ns - start->reached_ns) / 1e6);
+  return cudaSuccess;
 }
 
 }  // extern "C"
