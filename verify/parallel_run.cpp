@@ -60,11 +60,34 @@ void keep_records(const ContextParallelState* state, RankOutcome& outcome) {
   outcome.attention_sequence = state->attention_sequence();
 }
 
+// A step has ended when the device has: its work may go on after the call.
+Outputs called_and_done(Module& tree, const Arguments& arguments) {
+  Outputs outputs = tree.call(arguments);
+  for (const Tensor& tensor : outputs.tensors) {
+    if (tensor.has_storage()) tensor.device().synchronize();
+  }
+  return outputs;
+}
+
+void call_in_steps(Module& tree, const Arguments& arguments, const RankSteps& steps, Outputs& outputs) {
+  SHARDPROOF_CHECK(steps.warmup >= 0 && steps.steps >= 1, usage_error,
+                   "{} calls and {} before them; expected at least 1", steps.steps, steps.warmup);
+  for (int call = 0; call < steps.warmup; ++call) outputs = tree.call(arguments);
+  for (int step = 0; step < steps.steps; ++step) {
+    if (steps.before_step) steps.before_step();
+    {
+      const RecordedStep recorded(steps.recorder);
+      outputs = called_and_done(tree, arguments);
+    }
+    if (steps.after_step) steps.after_step(step, outputs);
+  }
+}
+
 }  // namespace
 
 void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments, const ParallelPlans& plans,
-              const ParallelConfig& config, GatherForm form, RankOutcome& outcome,
-              std::optional<std::string>* refusal) {
+              const ParallelConfig& config, GatherForm form, RankOutcome& outcome, std::optional<std::string>* refusal,
+              const RankSteps& steps) {
   ParallelState state;
   try {
     world.set_gather_form(form);
@@ -72,7 +95,7 @@ void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments
     const std::unique_ptr<Module> tree = make_tree();
     apply_parallelism(*tree, state, plans);
     if (state.tp) outcome.shards = applied_shards(*tree);
-    outcome.outputs = tree->call(arguments);
+    call_in_steps(*tree, arguments, steps, outcome.outputs);
   } catch (const Refusal& error) {
     keep_records(state.cp.get(), outcome);
     if (refusal != nullptr) *refusal = error.what();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/module.h"
+#include "core/operation_recorder.h"
 #include "parallel/config.h"
 #include "parallel/context_parallel_state.h"
 #include "parallel/parallelism.h"
@@ -60,6 +61,16 @@ struct ParallelRun {
   std::vector<int> replica_of;
 };
 
+// How often a rank calls its model, and who is told; each call is a step.
+struct RankSteps {
+  int warmup = 0;                         // calls before the steps
+  int steps = 1;                          // at least one
+  OperationRecorder* recorder = nullptr;  // of the steps, the call alone; null = nothing is recorded
+  std::function<void()> before_step = {};
+  // Of a step, 0 = the first. The last one's outputs are those of the run.
+  std::function<void(int step, const Outputs& outputs)> after_step = {};
+};
+
 // One rank's part of a run, over any communicator: sets parallelism up on `world`, makes the rank's tree, applies the
 // plans and calls the model with `arguments` (those of the rank's replica). What the rank recorded stands in
 // `outcome` even where it throws. Real processes call this one; run_parallel calls it on every simulated rank.
@@ -67,7 +78,7 @@ struct ParallelRun {
 // the same.
 void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments& arguments, const ParallelPlans& plans,
               const ParallelConfig& config, GatherForm form, RankOutcome& outcome,
-              std::optional<std::string>* refusal = nullptr);
+              std::optional<std::string>* refusal = nullptr, const RankSteps& steps = {});
 
 // Independent copies of the run in the mesh of a configuration (dimensions besides ring, ulysses and tp), and the one
 // that a rank belongs to.

@@ -1,6 +1,7 @@
 #include "verify/verifier.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -40,6 +41,18 @@ Arguments inputs_of_replica(const Module& module, const Arguments& raw, int repl
   return changed;
 }
 
+// Says of which case a dense run went wrong.
+template <class Work>
+void naming_the_case(const Subject& subject, const std::string& case_name, const Work& work) {
+  try {
+    work();
+  } catch (const Refusal&) {
+    throw;  // a rule, which the model breaks in a dense run already
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}, case '{}', dense run: {}", subject.source(), case_name, error.what()));
+  }
+}
+
 std::string where_text(const Comparison& comparison, int rank, int replica, std::string_view output) {
   return fmt::format("output '{}' on rank {}{}: {} elements differ, indices {} to {}, worst {} at {}", output, rank,
                      replica > 0 ? fmt::format(" (replica {})", replica) : "", comparison.differing,
@@ -54,8 +67,10 @@ std::string difference_text(const Tensor& actual, const Tensor& expected) {
                                                          comparison.max_abs, index_text(comparison.worst));
 }
 
+}  // namespace
+
 // The worst finding over ranks and outputs.
-class Findings {
+class Verifier::Findings {
  public:
   explicit Findings(VerificationResult& result) : result_(result) {}
 
@@ -76,13 +91,12 @@ class Findings {
   std::string reason_;
 };
 
-}  // namespace
-
 struct Verifier::DenseCase {
   std::string name;
   int replica = 0;
   ModelCase raw;  // with the replica's inputs
   Arguments arguments;
+  bool has_run = false;  // the next two are there
   std::vector<Tensor> outputs;
   std::int64_t attention_tokens = 0;         // queries of the first attention
   std::optional<bool> says_nothing;          // see the function of that name
@@ -110,7 +124,7 @@ Verifier::Verifier(Subject& subject, const VerifierOptions& options) : subject_(
 
 Verifier::~Verifier() = default;
 
-Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int replica) {
+Verifier::DenseCase& Verifier::prepared_case(const std::string& case_name, int replica) {
   for (const auto& known : cases_) {
     if (known->name == case_name && known->replica == replica) return *known;
   }
@@ -118,21 +132,23 @@ Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int repl
   dense->name = case_name;
   dense->replica = replica;
   dense->raw = subject_.load_case(case_name);
-  try {
-    run_dense(*dense);
-  } catch (const Refusal&) {
-    throw;  // a rule, which the model breaks in a dense run already
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}, case '{}', dense run: {}", subject_.source(), case_name, error.what()));
-  }
+  naming_the_case(subject_, case_name, [&] {
+    const std::unique_ptr<Module> tree = subject_.make_tree(context_);
+    dense->raw.arguments = inputs_of_replica(*tree, dense->raw.arguments, replica, options_.seed, subject_.host());
+    dense->arguments = prepared_arguments(*tree, dense->raw.arguments, context_, subject_.host());
+  });
   cases_.push_back(std::move(dense));
   return *cases_.back();
 }
 
+Verifier::DenseCase& Verifier::dense_case(const std::string& case_name, int replica) {
+  DenseCase& dense = prepared_case(case_name, replica);
+  if (!dense.has_run) naming_the_case(subject_, case_name, [&] { run_dense(dense); });
+  return dense;
+}
+
 void Verifier::run_dense(DenseCase& dense) {
   const std::unique_ptr<Module> tree = subject_.make_tree(context_);
-  dense.raw.arguments = inputs_of_replica(*tree, dense.raw.arguments, dense.replica, options_.seed, subject_.host());
-  dense.arguments = prepared_arguments(*tree, dense.raw.arguments, context_, subject_.host());
   const auto recorder = ContextParallelState::for_one_rank();
   set_attention_state(*tree, recorder);
   dense.outputs = tree->call(dense.arguments).tensors;
@@ -140,6 +156,7 @@ void Verifier::run_dense(DenseCase& dense) {
   SHARDPROOF_CHECK(dense.outputs.size() == dense.raw.outputs.size(), usage_error,
                    "it names {} outputs, but {} returns {}", dense.raw.outputs.size(), tree->class_name(),
                    dense.outputs.size());
+  dense.has_run = true;
 }
 
 const std::vector<Tensor>& Verifier::reference_outputs(DenseCase& dense) {
@@ -215,7 +232,7 @@ TreeFactory Verifier::tree_factory() {
 }
 
 const Arguments& Verifier::arguments_of_rank(const std::string& case_name, const ParallelConfig& config, int rank) {
-  return dense_case(case_name, replica_of_rank(config, rank)).arguments;
+  return prepared_case(case_name, replica_of_rank(config, rank)).arguments;
 }
 
 const std::string& Verifier::obstacle_of(DenseCase& dense) {
@@ -250,49 +267,81 @@ std::string Verifier::unjudgeable(DenseCase& dense) {
   return {};
 }
 
-void Verifier::judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result) {
-  Findings findings(result);
-  const std::vector<std::string> outputs = dense_case(case_name, 0).raw.outputs;
-  for (const int replica : run.replica_of) {
+void Verifier::judge_outputs(DenseCase& dense, const Outputs& actual, int rank, Findings& findings) {
+  const std::vector<std::string>& names = dense.raw.outputs;
+  const bool is_float64 = options_.dtype == kFloat64;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Tensor& tensor = actual.tensors[i];
+    const Comparison comparison = compare(tensor, dense.outputs[i]);
+    const double figure = is_float64 ? comparison.relative
+                                     : rounding_ratio(tensor, dense.outputs[i], reference_outputs(dense)[i],
+                                                      unit_roundoff(options_.dtype))
+                                           .ratio;
+    findings.add_figure(figure, comparison.max_abs, rank, comparison.worst);
+    if (figure <= (is_float64 ? kFloat64Tolerance : kRatioLimit)) continue;
+    findings.add_difference(comparison.shape_problem.empty()
+                                ? where_text(comparison, rank, dense.replica, names[i])
+                                : fmt::format("output '{}' on rank {}: {}", names[i], rank, comparison.shape_problem));
+  }
+}
+
+bool Verifier::cannot_be_judged(const std::string& case_name, std::span<const int> replicas,
+                                VerificationResult& result) {
+  for (const int replica : replicas) {
     const std::string& obstacle = obstacle_of(dense_case(case_name, replica));
     if (obstacle.empty()) continue;
     result.verdict = Verdict::not_checked;
     result.reason = obstacle;
-    return;
+    return true;
   }
-  const std::string structural = structural_difference(run, outputs, difference_text);
-  if (!structural.empty()) findings.add_difference(structural);
+  return false;
+}
+
+void Verifier::conclude(const std::string& case_name, const ParallelRun& run, std::span<const int> replicas,
+                        int tp_degree, const Findings& findings, VerificationResult& result) {
   const std::string replicated =
       replicated_tokens(run, tp_degree, [&](int replica) { return dense_case(case_name, replica).attention_tokens; });
-  const bool is_float64 = options_.dtype == kFloat64;
-  const double limit = is_float64 ? kFloat64Tolerance : kRatioLimit;
-  for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
-    DenseCase& dense = dense_case(case_name, run.replica_of[rank]);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const Tensor& actual = run.ranks[rank].outputs.tensors[i];
-      const Comparison comparison = compare(actual, dense.outputs[i]);
-      const double figure = is_float64 ? comparison.relative
-                                       : rounding_ratio(actual, dense.outputs[i], reference_outputs(dense)[i],
-                                                        unit_roundoff(options_.dtype))
-                                             .ratio;
-      findings.add_figure(figure, comparison.max_abs, static_cast<int>(rank), comparison.worst);
-      if (figure <= limit) continue;
-      findings.add_difference(
-          comparison.shape_problem.empty()
-              ? where_text(comparison, static_cast<int>(rank), run.replica_of[rank], outputs[i])
-              : fmt::format("output '{}' on rank {}: {}", outputs[i], rank, comparison.shape_problem));
-    }
-  }
   if (!findings.difference().empty() || !replicated.empty()) {
     result.verdict = Verdict::different;
     result.reason = reason_of_difference(run, replicated, findings.difference());
-  } else if (std::any_of(run.replica_of.begin(), run.replica_of.end(),
+  } else if (std::any_of(replicas.begin(), replicas.end(),
                          [&](int replica) { return says_nothing(dense_case(case_name, replica)); })) {
     result.verdict = Verdict::not_checked;
     result.reason = "the dense run has one value in all elements of its output, so that equality with it says nothing";
   } else {
     result.verdict = Verdict::rounding_equivalent;
   }
+}
+
+void Verifier::judge(const std::string& case_name, const ParallelRun& run, int tp_degree, VerificationResult& result) {
+  if (cannot_be_judged(case_name, run.replica_of, result)) return;
+  Findings findings(result);
+  const std::string structural = structural_difference(run, dense_case(case_name, 0).raw.outputs, difference_text);
+  if (!structural.empty()) findings.add_difference(structural);
+  for (std::size_t rank = 0; rank < run.ranks.size() && structural.empty(); ++rank) {
+    judge_outputs(dense_case(case_name, run.replica_of[rank]), run.ranks[rank].outputs, static_cast<int>(rank),
+                  findings);
+  }
+  conclude(case_name, run, run.replica_of, tp_degree, findings, result);
+}
+
+VerificationResult Verifier::judge_rank(const std::string& case_name, const ParallelConfig& config,
+                                        const ParallelRun& run, int rank) {
+  VerificationResult result = result_of_configuration(case_name, config);
+  const auto own = static_cast<std::size_t>(rank);
+  const std::array replicas{run.replica_of[own]};
+  if (cannot_be_judged(case_name, replicas, result)) return result;
+  DenseCase& dense = dense_case(case_name, replicas.front());
+  Findings findings(result);
+  const Outputs& outputs = run.ranks[own].outputs;
+  if (outputs.tensors.size() == dense.raw.outputs.size()) {
+    judge_outputs(dense, outputs, rank, findings);
+  } else {
+    findings.add_difference(fmt::format("rank {} returned {} outputs, the dense run {}", rank, outputs.tensors.size(),
+                                        dense.raw.outputs.size()));
+  }
+  conclude(case_name, run, replicas, effective_tp_degree(config), findings, result);
+  return result;
 }
 
 void Verifier::check_padded_form(const std::string& case_name, const ParallelConfig& config, const ParallelPlans& plans,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,10 +88,24 @@ class Verifier {
   TreeFactory tree_factory();
   const Arguments& arguments_of_rank(const std::string& case_name, const ParallelConfig& config, int rank);
 
+  // The verdict on one rank by the comparison with the dense run alone, where other ranks are judged elsewhere: of
+  // `run` it needs the outputs of that rank and, of all ranks, the mesh, the replicas and what attention saw. No module
+  // is judged by itself. ROUNDING-EQUIVALENT, DIFFERENT or NOT CHECKED, with its reason and figure.
+  VerificationResult judge_rank(const std::string& case_name, const ParallelConfig& config, const ParallelRun& run,
+                                int rank);
+
  private:
   struct DenseCase;
   void run_dense(DenseCase& dense);
+  // The inputs of a case alone, and with its dense run.
+  DenseCase& prepared_case(const std::string& case_name, int replica);
   DenseCase& dense_case(const std::string& case_name, int replica);
+  class Findings;
+  void judge_outputs(DenseCase& dense, const Outputs& actual, int rank, Findings& findings);
+  // True, and noted in the result, if a dense run of these replicas is no measure.
+  bool cannot_be_judged(const std::string& case_name, std::span<const int> replicas, VerificationResult& result);
+  void conclude(const std::string& case_name, const ParallelRun& run, std::span<const int> replicas, int tp_degree,
+                const Findings& findings, VerificationResult& result);
   const std::vector<Tensor>& reference_outputs(DenseCase& dense);
   const ModuleReference& module_reference(DenseCase& dense);
   // Why a run cannot be judged at all: the dense run is empty, not finite, or too inexact. Empty if it can.
