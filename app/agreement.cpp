@@ -56,6 +56,9 @@ std::vector<Setting> settings_of(const Options& options) {
   const std::string gather = options.gather == GatherChoice::ragged   ? "ragged"
                              : options.gather == GatherChoice::padded ? "padded"
                                                                       : "both";
+  const char* const check = options.check == CheckChoice::exact_order ? "exact-order"
+                            : options.check == CheckChoice::rounding  ? "rounding"
+                                                                      : "off";
   return {
       {"version of the program", build_version()},
       {"SOURCE", sources},
@@ -73,6 +76,10 @@ std::vector<Setting> settings_of(const Options& options) {
       {"--device", std::string(device_name(options))},
       {"--gather", gather},
       {"--seed", std::to_string(options.seed)},
+      {"--check", check},
+      {"--warmup", text_of(options.warmup)},
+      {"--steps", text_of(options.steps)},
+      {"--trace", options.trace.value_or("none")},
   };
 }
 

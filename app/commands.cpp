@@ -8,11 +8,13 @@
 #include "app/build_info.h"
 #include "app/configurations.h"
 #include "app/hypothesis.h"
+#include "app/local_run.h"
 #include "app/plan_rows.h"
 #include "app/real_run.h"
 #include "app/repeat.h"
 #include "app/request.h"
 #include "app/shrinking.h"
+#include "app/trace_command.h"
 #include "core/file.h"
 #include "parallel/plan_json.h"
 #include "verify/oracle.h"
@@ -197,7 +199,11 @@ CommandOutcome run_command(const Options& options, Progress& progress) {
     case Command::oracle: return run_oracle_command(options, progress);
     case Command::verify: return run_verify(options, progress);
     case Command::plan: return run_plan(options, progress);
-    case Command::run: return run_on_real_ranks(options, progress);
+    case Command::run:
+      return options.backend == Backend::simulator || options.backend == Backend::cuda_threads
+                 ? run_in_this_process(options, progress)
+                 : run_on_real_ranks(options, progress);
+    case Command::trace: return run_trace_command(options);
     case Command::launch: break;  // has no report, see launch_command.h
     case Command::zoo: break;     // another program's, see zoo_program.h
   }

@@ -332,19 +332,45 @@ void add_run(Subcommand& command, Options& options, DeviceWish& device) {
 }
 
 void add_backend(Subcommand& command, Options& options) {
+  command.value("--backend", OptionKind::choice, "mpi|nccl|cuda-threads|simulator",
+                "what carries the ranks: MPI between processes, NCCL between processes with a GPU each, threads that "
+                "share a GPU, "
+                "or the simulator",
+                [&](const std::string& option, const std::string& text) {
+                  SHARDPROOF_CHECK(
+                      text != "nccl" || nccl_is_built(), usage_error,
+                      "{}: '{}' is not part of this build; run tools/setup_nccl.sh and configure again, or take mpi",
+                      option, text);
+                  options.backend = choice_from<Backend>(option, text,
+                                                         {{"mpi", Backend::mpi},
+                                                          {"nccl", Backend::nccl},
+                                                          {"cuda-threads", Backend::cuda_threads},
+                                                          {"simulator", Backend::simulator}});
+                });
+}
+
+void add_steps(Subcommand& command, Options& options) {
+  constexpr int kMaxSteps = 1'000'000;
+  command.value("--check", OptionKind::choice, "exact-order|rounding|off",
+                "what each rank's output is compared with: the bits of its simulated twin (default), the dense run "
+                "within rounding, or nothing",
+                [&](const std::string& option, const std::string& text) {
+                  options.check = choice_from<CheckChoice>(option, text,
+                                                           {{"exact-order", CheckChoice::exact_order},
+                                                            {"rounding", CheckChoice::rounding},
+                                                            {"off", CheckChoice::off}});
+                });
+  command.value("--warmup", OptionKind::integer, "N", "calls of the model before the first step (default 0)",
+                [&](const std::string& option, const std::string& text) {
+                  options.warmup = static_cast<int>(integer_from(option, text, 0, kMaxSteps));
+                });
+  command.value("--steps", OptionKind::integer, "N",
+                "calls of the model, each a step; a table says where their time went (default 1, without a table)",
+                integer_into(options.steps, kMaxSteps));
   command.value(
-      "--backend", OptionKind::choice, "mpi|nccl",
-      "what carries the ranks: MPI between processes, or NCCL between processes with a GPU each",
-      [&](const std::string& option, const std::string& text) {
-        SHARDPROOF_CHECK(text != "cuda-threads", usage_error,
-                         "{}: '{}' shares a GPU between ranks of one process, as the library can, but not run; "
-                         "expected mpi or nccl",
-                         option, text);
-        SHARDPROOF_CHECK(text != "nccl" || nccl_is_built(), usage_error,
-                         "{}: '{}' is not part of this build; run tools/setup_nccl.sh and configure again, or take mpi",
-                         option, text);
-        options.backend = choice_from<Backend>(option, text, {{"mpi", Backend::mpi}, {"nccl", Backend::nccl}});
-      });
+      "--trace", OptionKind::output_file, "FILE",
+      "write what every rank did and when, for Perfetto, chrome://tracing and shardproof trace; with the table",
+      [&](const std::string&, const std::string& text) { options.trace = text; });
 }
 
 void add_flight_record(Subcommand& command, Options& options) {
@@ -432,14 +458,14 @@ void check_zoo(const Options& options) {
       printable(options.write_fingerprints.value_or("")));
 }
 
-constexpr const char* kSubcommands = "oracle, verify, plan, run, launch or zoo (--help explains them)";
+constexpr const char* kSubcommands = "oracle, verify, plan, run, trace, launch or zoo (--help explains them)";
 
 // The parser would only say that a subcommand is missing.
 void check_subcommand(int count, const char* const* words) {
   SHARDPROOF_CHECK(count > 1, usage_error, "a subcommand is missing; expected {}", kSubcommands);
   const std::string first = words[1];
-  constexpr std::array kCommands{Command::oracle, Command::verify, Command::plan,
-                                 Command::run,    Command::launch, Command::zoo};
+  constexpr std::array kCommands{Command::oracle, Command::verify, Command::plan, Command::run,
+                                 Command::trace,  Command::launch, Command::zoo};
   const bool is_known =
       std::any_of(kCommands.begin(), kCommands.end(), [&](Command command) { return first == command_name(command); });
   SHARDPROOF_CHECK(is_known || first.starts_with('-'), usage_error, "'{}' is no subcommand; expected {}",
@@ -460,6 +486,7 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
   commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun, torchrun or launch");
   add_backend(commands.back(), options);
   add_flight_record(commands.back(), options);
+  add_steps(commands.back(), options);
   add_meeting(commands.back(), options);
   for (std::size_t i = 1; i < commands.size(); ++i) {
     commands[i].sources("SOURCE", "one export directory, or a model's name (drawn weights and inputs)", 1);
@@ -469,6 +496,10 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     if (commands[i].is_named(command_name(Command::verify))) add_shrink(commands[i], options);
     add_json(commands[i], options);
   }
+  commands.emplace_back(program, Command::trace, "traces and flight records: what differs, and the table of a trace")
+      .sources("ACTION", "diff with two traces, or flight records and a trace; summary with one trace",
+               std::numeric_limits<std::size_t>::max());
+  add_json(commands.back(), options);
   commands.emplace_back(program, Command::launch, "starts a program as ranks of this machine")
       .sources("PROGRAM", "the program and its arguments, which stand behind two dashes",
                std::numeric_limits<std::size_t>::max());
@@ -482,7 +513,9 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
 constexpr const char* kFooter =
     "Exit status: 0 everything that was run is verified; 1 a difference was found; 2 the request is wrong\n"
     "(bad file or option, refused by name, nothing verified, output that cannot be written); 3 internal error;\n"
-    "4 a real peer failed or did not come in time. launch has the status of the rank that failed first.";
+    "4 a real peer failed or did not come in time. Of run without a check 0: it ran.\n"
+    "Of trace diff 1: they differ.\n"
+    "launch has the status of the rank that failed first.";
 
 }  // namespace
 
@@ -492,6 +525,7 @@ std::string_view command_name(Command command) {
     case Command::verify: return "verify";
     case Command::plan: return "plan";
     case Command::run: return "run";
+    case Command::trace: return "trace";
     case Command::launch: return "launch";
     case Command::zoo: return "zoo";
   }
@@ -553,9 +587,12 @@ CommandLine parse_command_line(int count, const char* const* words) {
   SHARDPROOF_CHECK(options.tier != Tier::exact || options.command == Command::verify, usage_error,
                    "--tier: 'exact' is possible with verify only; expected rounding or all");
   SHARDPROOF_CHECK(options.command != Command::run || options.backend, usage_error,
-                   "run: --backend is missing; expected --backend mpi or nccl");
+                   "run: --backend is missing; expected --backend mpi, nccl, cuda-threads or simulator");
   SHARDPROOF_CHECK(!options.flight_record || options.backend == Backend::nccl, usage_error,
                    "--flight-record: only a run over NCCL writes one; expected --backend nccl");
+  SHARDPROOF_CHECK(!options.trace || options.trace != options.json, usage_error,
+                   "--trace: '{}' is the file of --json, too; expected another file",
+                   printable(options.trace.value_or("")));
   SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
                    "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
                    printable(options.case_name.value_or("")));

@@ -17,9 +17,15 @@
 
 namespace shardproof {
 
-enum class Command : std::uint8_t { oracle, verify, plan, run, launch, zoo };
+enum class Command : std::uint8_t { oracle, verify, plan, run, trace, launch, zoo };
 // What carries real ranks.
-enum class Backend : std::uint8_t { mpi, nccl };
+enum class Backend : std::uint8_t { mpi, nccl, cuda_threads, simulator };
+// What the outputs of real ranks are compared with.
+enum class CheckChoice : std::uint8_t {
+  exact_order,  // the bits of simulated ranks, which add in the same order
+  rounding,     // the dense run
+  off,          // nothing
+};
 std::string_view command_name(Command command);
 // What verify runs.
 enum class Tier : std::uint8_t { exact, rounding, all };
@@ -52,7 +58,11 @@ struct Options {
   LaunchOptions launch = {};                      // address: of launch, too
   int timeout_seconds = 1800;
   std::optional<std::string> flight_record = std::nullopt;  // of --backend nccl
-  std::optional<int> processes = std::nullopt;              // of launch, like the next one
+  CheckChoice check = CheckChoice::exact_order;             // of run, like the next three
+  std::optional<int> warmup = std::nullopt;
+  std::optional<int> steps = std::nullopt;
+  std::optional<std::string> trace = std::nullopt;
+  std::optional<int> processes = std::nullopt;  // of launch, like the next one
   int grace_seconds = 5;
   // Of zoo: show the faults; take all instead of a sample; take this one.
   bool list = false;

@@ -1,43 +1,38 @@
 #include "app/real_run.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "app/agreement.h"
 #include "app/output.h"
 #include "app/request.h"
+#include "app/run_check.h"
+#include "app/run_trace.h"
 #include "core/collectives.h"
 #include "core/file.h"
-#include "core/random.h"
 #include "parallel/plan_json.h"
+#include "real/clock_offset.h"
 #include "real/launcher.h"
 #include "real/meeting.h"
 #include "real/mpi_communicator.h"
 #include "real/nccl_communicator.h"
 #include "real/nccl_store.h"
 #include "real/peer_failure.h"
+#include "reports/chrome_trace.h"
+#include "reports/profile.h"
 
 namespace shardproof {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Equal for equal shapes, types and bits.
-std::int64_t hash_of(const Outputs& outputs) {
-  std::string content;
-  for (const Tensor& tensor : outputs.tensors) {
-    std::vector<std::byte> bytes(tensor.bytes());
-    tensor.device().download(bytes, tensor);
-    content += tensor.text();
-    content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  return static_cast<std::int64_t>(stable_hash(content));
-}
 
 // Ends this process, and those of all ranks that wait for it, which are told why.
 using Abort = std::function<void(int status, const std::string& why)>;
@@ -47,7 +42,10 @@ using Abort = std::function<void(int status, const std::string& why)>;
   std::_Exit(status);
 }
 
-std::string_view name_of(Backend backend) { return backend == Backend::mpi ? "mpi" : "nccl"; }
+// Every rank says it: which of them others will hear, nobody knows.
+void say_on_rank(int rank, int size, std::string_view what) {
+  write_standard_error(fmt::format("shardproof: rank {} of {}: {}\n", rank, size, printable_lines(what)));
+}
 
 class RealRun {
  public:
@@ -57,33 +55,56 @@ class RealRun {
         world_(world),
         request_(options, report),
         verifier_(request_.subject, verifier_options(request_, options)) {
-    SHARDPROOF_CHECK(
-        request_.configurations.is_named, usage_error,
-        "run: no configuration was named; expected --ring-degree, --ulysses-degree, --tp-degree or --mesh");
-    throw_problems(validate(config()));
+    check_configuration(request_);
     const Mesh mesh = effective_mesh(config());
     SHARDPROOF_CHECK(mesh.size() == world.size(), usage_error,
                      "run: the mesh {} has {} ranks, but {} process{}; start it with {} -n {}", mesh.text(),
                      mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run",
                      options.backend == Backend::nccl ? "shardproof launch" : "mpirun", mesh.size());
+    check_one_case(options, request_.cases);
+    if (is_recorded(options)) recorder_ = std::make_unique<OperationRecorder>();
   }
 
   const std::vector<std::string>& cases() const { return request_.cases; }
   const RunRequest& request() const { return request_; }
 
-  // Collective. The result counts on rank 0 only. What goes wrong on rank 0 ends the run on every rank.
+  // Collective. Every rank has the verdict, and rank 0 what else is known. What goes wrong on rank 0 ends the run on
+  // every rank.
   VerificationResult run(const std::string& case_name) {
-    VerificationResult result;
-    on_rank_0([&] { result = verifier_.verify(case_name, config(), request_.plans); });
-    if (!agreed_on_rank_0(is_verified(result.verdict))) return result;
+    VerificationResult result = result_of_run(options_, case_name, config());
+    const bool is_simulated = options_.check == CheckChoice::exact_order ||
+                              (options_.check == CheckChoice::rounding && options_.dtype.size() == 2);
+    if (is_simulated) {
+      on_rank_0([&] { result = verifier_.verify(case_name, config(), request_.plans); });
+      result.device = device_name(options_);
+      if (!agreed_on_rank_0(is_verified(result.verdict))) return result;
+    }
     const Clock::time_point start = Clock::now();
-    const std::int64_t own = hash_of(forward(case_name));
-    const std::vector<std::int64_t> hashes =
-        collectives::all_gather_numbers(world_, std::span(&own, 1), "run: hashes of the outputs");
+    RankOutcome outcome;
+    const std::optional<std::string> refusal = forward(case_name, outcome);
+    if (refusal) {
+      result.verdict = Verdict::refused;
+      result.reason = *refusal;
+      return result;
+    }
     result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    on_rank_0([&] { compare_with_simulation(case_name, hashes, result); });
+    switch (options_.check) {
+      case CheckChoice::exact_order: compare_with_simulation(case_name, result); break;
+      case CheckChoice::rounding: compare_with_dense(case_name, std::move(outcome), result); break;
+      case CheckChoice::off: conclude(findings_of_all(watched(nothing_compared())), result); break;
+    }
     return result;
   }
+
+  // Collective: what was recorded, with the times of all ranks in the clock of rank 0, where alone it has ranks.
+  RunTrace trace() {
+    RankTrace own = trace_of(*recorder_, world_.rank());
+    correct_clock(own, measure_clock_offset(world_, request_.subject.host(), steady_nanoseconds));
+    RunTrace all = empty_trace(options_, request_, request_.cases.front());
+    all.ranks = gathered_on_rank_0(world_, request_.subject.host(), own);
+    return all;
+  }
+  bool has_recorded() const { return recorder_ && recorder_->event_count() > 0; }
 
  private:
   bool is_first() const { return world_.rank() == 0; }
@@ -111,31 +132,122 @@ class RealRun {
     SHARDPROOF_CHECK(is_well, state_error, "rank 0 of {} could not go on; it says why", world_.size());
   }
 
-  Outputs forward(const std::string& case_name) {
-    RankOutcome outcome;
+  // Collective. The reason of rank 0 where a rule refuses the configuration.
+  std::optional<std::string> forward(const std::string& case_name, RankOutcome& outcome) {
+    watch_ = {};
+    const RankSteps steps{.warmup = options_.warmup.value_or(0),
+                          .steps = options_.steps.value_or(1),
+                          .recorder = recorder_.get(),
+                          .before_step = [this] { collectives::barrier(world_, "run: the next step"); },
+                          .after_step = [this](int step, const Outputs& outputs) { watch_.see(step, outputs); }};
+    std::optional<std::string> refusal;
     try {
       run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
-               request_.plans, config(), form(), outcome);
+               request_.plans, config(), form(), outcome, &refusal, steps);
     } catch (const PeerFailure&) {
       throw;
     } catch (const Error& error) {
-      // The others wait for this rank: they are ended with it.
-      fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(), case_name,
-                 error.what());
-      end_all(abort_, kPeerFailed, error.what());
+      // A rule is found broken by all ranks alike. Of anything else the others do not know: they wait for this rank,
+      // and are ended with it.
+      if (!refusal) {
+        fmt::print(stderr, "shardproof: rank {} of {} failed in case '{}': {}\n", world_.rank(), world_.size(),
+                   case_name, error.what());
+        end_all(abort_, kPeerFailed, error.what());
+      }
     }
-    return outcome.outputs;
+    return all_refuse(refusal.has_value()) ? refusal : std::nullopt;
   }
 
-  void compare_with_simulation(const std::string& case_name, const std::vector<std::int64_t>& hashes,
-                               VerificationResult& result) {
-    const ParallelRun simulated = verifier_.run(case_name, config(), request_.plans, form());
-    for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
-      if (simulated.end == RunEnd::completed && hash_of(simulated.ranks[rank].outputs) == hashes[rank]) continue;
+  bool all_refuse(bool own) {
+    const std::int64_t number = own ? 1 : 0;
+    const std::vector<std::int64_t> all =
+        collectives::all_gather_numbers(world_, std::span(&number, 1), "run: who was refused");
+    const bool any = std::ranges::count(all, 1) > 0;
+    if (any && std::ranges::count(all, 0) > 0) {
+      fail_for_peer("{} of {} ranks were refused by a rule, and the others were not", std::ranges::count(all, 1),
+                    world_.size());
+    }
+    return any;
+  }
+
+  // What this rank found, unless its steps differ among each other.
+  RankFinding watched(RankFinding finding) const {
+    if (watch_.differing() < 0) return finding;
+    return {.verdict = Verdict::different, .reason = step_difference(world_.rank(), watch_)};
+  }
+
+  // Collective: what every rank found, on every rank.
+  std::vector<RankFinding> findings_of_all(const RankFinding& own) {
+    constexpr std::size_t kNumbers = 4 + kMaxRank;
+    std::vector<std::int64_t> numbers(kNumbers, -1);
+    numbers[0] = static_cast<std::int64_t>(own.verdict);
+    numbers[1] = own.figure ? 1 : 0;
+    numbers[2] = std::bit_cast<std::int64_t>(own.figure.value_or(0.0));
+    numbers[3] = std::bit_cast<std::int64_t>(own.max_abs);
+    std::copy_n(own.index.begin(), std::min<std::size_t>(own.index.size(), kMaxRank), numbers.begin() + 4);
+    const std::vector<std::int64_t> all = collectives::all_gather_numbers(world_, numbers, "run: what each rank found");
+    const std::vector<std::string> reasons = gathered_texts(world_, own.reason);
+    std::vector<RankFinding> findings;
+    for (std::size_t rank = 0; rank < reasons.size(); ++rank) {
+      const std::span<const std::int64_t> of = std::span(all).subspan(rank * kNumbers, kNumbers);
+      RankFinding finding{.verdict = static_cast<Verdict>(of[0]),
+                          .figure = of[1] == 1 ? std::optional(std::bit_cast<double>(of[2])) : std::nullopt,
+                          .max_abs = std::bit_cast<double>(of[3]),
+                          .reason = reasons[rank]};
+      for (const std::int64_t entry : of.subspan(4)) {
+        if (entry >= 0) finding.index.push_back(entry);
+      }
+      findings.push_back(std::move(finding));
+    }
+    return findings;
+  }
+
+  // Collective. Rank 0 simulates all ranks; each compares its own bits.
+  void compare_with_simulation(const std::string& case_name, VerificationResult& result) {
+    std::vector<std::int64_t> hashes(static_cast<std::size_t>(world_.size()), 0);
+    on_rank_0([&] {
+      const ParallelRun simulated = verifier_.run(case_name, config(), request_.plans, form());
+      SHARDPROOF_CHECK(simulated.end == RunEnd::completed, state_error, "the simulated run did not end: {}",
+                       simulated.reason);
+      for (std::size_t rank = 0; rank < hashes.size(); ++rank) hashes[rank] = hash_of(simulated.ranks[rank].outputs);
+    });
+    const std::vector<std::int64_t> all =
+        collectives::all_gather_numbers(world_, hashes, "run: hashes of the simulated outputs");
+    const bool is_equal = all[static_cast<std::size_t>(world_.rank())] == watch_.hash();
+    RankFinding own{.verdict = is_equal ? Verdict::rounding_equivalent : Verdict::different};
+    if (!is_equal) own.reason = bits_difference(world_.rank());
+    for (const RankFinding& finding : findings_of_all(watched(std::move(own)))) {
+      if (finding.verdict != Verdict::different) continue;
       result.verdict = Verdict::different;
-      result.reason = fmt::format("real rank {} returned other bits than simulated rank {}", rank, rank);
+      result.reason = finding.reason;
       return;
     }
+    if (!is_first()) result.verdict = Verdict::rounding_equivalent;
+  }
+
+  // Collective. Each rank runs the dense model and compares its own outputs.
+  void compare_with_dense(const std::string& case_name, RankOutcome outcome, VerificationResult& result) {
+    ParallelRun run;
+    run.mesh = effective_mesh(config());
+    run.ranks.resize(static_cast<std::size_t>(world_.size()));
+    const std::array<std::int64_t, 2> seen{outcome.attention_tokens, outcome.attention_exchanges};
+    const std::vector<std::int64_t> all = collectives::all_gather_numbers(world_, seen, "run: what attention saw");
+    run.ranks[static_cast<std::size_t>(world_.rank())] = std::move(outcome);
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      run.replica_of.push_back(replica_of_rank(config(), rank));
+      run.ranks[at].attention_tokens = all[2 * at];
+      run.ranks[at].attention_exchanges = all[2 * at + 1];
+    }
+    RankFinding own = finding_from(verifier_.judge_rank(case_name, config(), run, world_.rank()));
+    result.figure.reset();
+    result.max_abs.reset();
+    result.worst.reset();
+    result.tokens_per_rank.clear();
+    for (const RankOutcome& rank : run.ranks) {
+      if (rank.attention_tokens > 0) result.tokens_per_rank.push_back(rank.attention_tokens);
+    }
+    conclude(findings_of_all(watched(std::move(own))), result);
   }
 
   const Options& options_;
@@ -143,23 +255,9 @@ class RealRun {
   Communicator& world_;
   RunRequest request_;
   Verifier verifier_;
+  std::unique_ptr<OperationRecorder> recorder_;
+  StepWatch watch_;
 };
-
-void judge(const RealRun& run, CommandOutcome& outcome) {
-  Refusals refusals;
-  for (const VerificationResult& result : outcome.report.verifications) {
-    if (result.verdict == Verdict::different) outcome.status = kDifferenceFound;
-    if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
-    if (result.verdict == Verdict::not_checked) {
-      outcome.messages.push_back(
-          fmt::format("case '{}' cannot be checked: {}", printable(result.case_name), result.reason));
-    }
-  }
-  for (std::string& message : refusals.messages(run.request().configurations.list.front())) {
-    outcome.messages.push_back(std::move(message));
-  }
-  if (!outcome.messages.empty() && outcome.status == kVerified) outcome.status = kRequestIsWrong;
-}
 
 // Opens the request on every rank; returns only if all could. A rank that could not says why, once for all ranks if
 // rank 0 could not either, since then it is the request that is wrong.
@@ -199,7 +297,31 @@ void check_what_was_opened(Communicator& world, const RunRequest& request, const
   check_agreement(world, settings);
 }
 
-CommandOutcome run_cases(const Options& options, const Abort& abort, Communicator& world, Progress& progress) {
+// Collective: writes what was recorded. Rank 0 notes what is wrong with its file; the others learn of it, and end as
+// ranks whose peer has failed.
+void keep_trace(const Options& options, RealRun& run, Communicator& world, OutputTarget* target,
+                CommandOutcome& outcome) {
+  const RunTrace trace = run.trace();
+  std::string problem;
+  if (world.rank() == 0) {
+    outcome.report.profile = profile_of(trace);
+    try {
+      if (target != nullptr) target->write(chrome_text(trace));
+    } catch (const Error& error) {
+      problem = error.what();
+      outcome.messages.push_back(problem);
+      outcome.status = kRequestIsWrong;
+    }
+  }
+  if (!options.trace) return;
+  const std::string of_rank_0 = gathered_texts(world, problem).front();
+  if (world.rank() == 0 || of_rank_0.empty()) return;
+  say_on_rank(world.rank(), world.size(), "rank 0 could not write the trace: " + of_rank_0);
+  outcome.status = kPeerFailed;
+}
+
+CommandOutcome run_cases(const Options& options, const Abort& abort, Communicator& world, OutputTarget* target,
+                         Progress& progress) {
   CommandOutcome outcome{.report = empty_report(options), .messages = {}};
   const std::unique_ptr<RealRun> opened = opened_on_all_ranks(options, abort, world, outcome.report);
   RealRun& run = *opened;
@@ -208,24 +330,12 @@ CommandOutcome run_cases(const Options& options, const Abort& abort, Communicato
   int done = 0;
   for (const std::string& case_name : run.cases()) {
     if (world.rank() == 0) progress.step(done++, static_cast<int>(run.cases().size()), case_name);
-    VerificationResult result = run.run(case_name);
-    result.device = device_name(options);
-    outcome.report.verifications.push_back(std::move(result));
+    outcome.report.verifications.push_back(run.run(case_name));
   }
-  outcome.report.allowed = options.dtype == kFloat64 ? kFloat64Tolerance : kRatioLimit;
-  outcome.report.notes.push_back(fmt::format(
-      "backend {}, {} processes: of a verified case every rank's output has the bits of the simulated rank, and the "
-      "seconds are those of the real run",
-      name_of(*options.backend), world.size()));
-  outcome.report.not_checked = {
-      "exact arithmetic and other element types",
-      fmt::format("{} gathers of the modes for uneven lengths (--gather)",
-                  options.gather == GatherChoice::padded ? "ragged" : "padded"),
-      "anything but this one configuration; verify sweeps them on simulated ranks",
-  };
-  judge(run, outcome);
+  finish_run(options, run.request(), world.size(), outcome);
   outcome.is_silent = world.rank() != 0;
   if (outcome.is_silent) outcome.status = kVerified;  // rank 0 speaks, and its status is mpirun's
+  if (run.has_recorded()) keep_trace(options, run, world, target, outcome);
   return outcome;
 }
 
@@ -235,11 +345,6 @@ void check_world(const Launch& launch, const Communicator& world) {
       "run: {} ({}) says rank {} of {}, but MPI says rank {} of {}; expected the mpirun of the MPI that this program "
       "was built with, or Open MPI 4 with its component 'flux' under another launcher",
       launch.source, launch.claim, launch.rank, launch.world_size, world.rank(), world.size());
-}
-
-// Every rank says it: which of them others will hear, nobody knows.
-void say_on_rank(int rank, int size, std::string_view what) {
-  write_standard_error(fmt::format("shardproof: rank {} of {}: {}\n", rank, size, printable_lines(what)));
 }
 
 // Runs `body`, and turns what it throws into the end of all ranks or into one message.
@@ -264,7 +369,7 @@ CommandOutcome guarded(const Launch& launch, const Abort& abort, const std::func
 }
 
 CommandOutcome run_over_mpi(const Options& options, Launch launch, Meeting& meeting, std::chrono::milliseconds patience,
-                            Progress& progress) {
+                            OutputTarget* target, Progress& progress) {
   const MpiSession session(
       {.patience = patience, .start_patience = patience, .when_it_hangs = [&](const std::string& what) {
          say_on_rank(launch.rank, launch.world_size, what);
@@ -277,7 +382,7 @@ CommandOutcome run_over_mpi(const Options& options, Launch launch, Meeting& meet
   launch.world_size = world->size();
   const Abort abort = [&](int status, const std::string&) { session.abort(status); };
   return guarded(launch, abort, [&] {
-    CommandOutcome outcome = run_cases(options, abort, *world, progress);
+    CommandOutcome outcome = run_cases(options, abort, *world, target, progress);
     meeting.end();
     collectives::barrier(*world, "run: the end");
     return outcome;
@@ -285,7 +390,7 @@ CommandOutcome run_over_mpi(const Options& options, Launch launch, Meeting& meet
 }
 
 CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeting& meeting,
-                             std::chrono::milliseconds patience, Progress& progress) {
+                             std::chrono::milliseconds patience, OutputTarget* target, Progress& progress) {
   SHARDPROOF_CHECK(
       meeting.store() != nullptr, usage_error,
       "run: --backend nccl needs several ranks and a place where they meet; start it with shardproof launch "
@@ -303,7 +408,7 @@ CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeti
                                                         .flight_record = record},
                                             nccl_store_in(*meeting.store(), patience));
     std::unique_ptr<Communicator> world = session->world();
-    CommandOutcome outcome = run_cases(options, abort, *world, progress);
+    CommandOutcome outcome = run_cases(options, abort, *world, target, progress);
     collectives::barrier(*world, "run: the end");
     session->check();
     world.reset();
@@ -317,12 +422,19 @@ CommandOutcome run_over_nccl(const Options& options, const Launch& launch, Meeti
 
 CommandOutcome run_on_real_ranks(const Options& all_options, Progress& progress) {
   const Launch launch = launch_from_environment(all_options.launch);
+  const std::unique_ptr<OutputTarget> target = trace_target(all_options);
   Options options = all_options;
   options.torch.index = launch.local_rank;
   const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
-  Meeting meeting(launch, hash_of(settings_of(options)), patience);
-  if (options.backend == Backend::nccl) return run_over_nccl(options, launch, meeting, patience, progress);
-  return run_over_mpi(options, launch, meeting, patience, progress);
+  CommandOutcome outcome{.report = {}, .messages = {}};
+  {
+    Meeting meeting(launch, hash_of(settings_of(options)), patience);
+    outcome = options.backend == Backend::nccl
+                  ? run_over_nccl(options, launch, meeting, patience, target.get(), progress)
+                  : run_over_mpi(options, launch, meeting, patience, target.get(), progress);
+  }
+  if (outcome.is_silent && outcome.status == kPeerFailed) let_rank_0_end_first();
+  return outcome;
 }
 
 }  // namespace shardproof

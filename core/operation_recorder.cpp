@@ -18,8 +18,10 @@ std::int64_t steady_nanoseconds() {
 
 namespace {
 
-std::int64_t rows_of(const Tensor& tensor) { return tensor.defined() ? tensor.size(0) : 0; }
-std::int64_t bytes_of(const Tensor& tensor) { return tensor.defined() ? static_cast<std::int64_t>(tensor.bytes()) : 0; }
+std::int64_t recorded_rows(const Tensor& tensor) { return tensor.defined() ? tensor.size(0) : 0; }
+std::int64_t recorded_bytes(const Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::int64_t>(tensor.bytes()) : 0;
+}
 
 }  // namespace
 
@@ -99,7 +101,7 @@ void OperationRecorder::describe_computation(const Tensor& result, std::int64_t 
   RecordedEvent& event = at(computation_);
   event.dtype = result.dtype();
   event.shape = result.shape();
-  event.bytes = bytes_read + bytes_of(result);
+  event.bytes = bytes_read + recorded_bytes(result);
 }
 
 void OperationRecorder::end_computation() {
@@ -130,10 +132,10 @@ std::int64_t OperationRecorder::post(const Communicator& group, const Request& r
   event.purpose = request.purpose;
   event.dtype = request.dtype;
   event.shape = request.row_shape;
-  event.send_rows = rows_of(request.send);
-  event.receive_rows = rows_of(request.receive);
-  event.send_bytes = bytes_of(request.send);
-  event.receive_bytes = bytes_of(request.receive);
+  event.send_rows = recorded_rows(request.send);
+  event.receive_rows = recorded_rows(request.receive);
+  event.send_bytes = recorded_bytes(request.send);
+  event.receive_bytes = recorded_bytes(request.receive);
   event.to = request.to;
   event.from = request.from;
   event.root = request.root;

@@ -16,7 +16,7 @@ std::int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count();
 }
 
-std::int64_t rows_of(const Tensor& tensor) { return tensor.defined() ? tensor.size(0) : 0; }
+std::int64_t rows_in(const Tensor& tensor) { return tensor.defined() ? tensor.size(0) : 0; }
 std::int64_t bytes_of(const Tensor& tensor) { return tensor.defined() ? static_cast<std::int64_t>(tensor.bytes()) : 0; }
 
 bool is_open(const FlightEntry& entry) {
@@ -75,8 +75,8 @@ std::int64_t FlightRecorder::post(const std::string& group, const Request& reque
                     .dtype = std::string(request.dtype.name()),
                     .row_shape = request.row_shape.text(),
                     .is_sum = request.reduction == Reduction::sum,
-                    .rows_sent = rows_of(request.send),
-                    .rows_received = rows_of(request.receive),
+                    .rows_sent = rows_in(request.send),
+                    .rows_received = rows_in(request.receive),
                     .send_rows = request.send_rows,
                     .receive_rows = request.receive_rows,
                     .send_bytes = bytes_of(request.send),

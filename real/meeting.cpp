@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "core/error.h"
 #include "real/mpi_bootstrap.h"
@@ -62,5 +63,7 @@ void Meeting::remove_files() const {
 void Meeting::end() {
   if (store_) store_->barrier("end", patience_);
 }
+
+void let_rank_0_end_first() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
 
 }  // namespace shardproof

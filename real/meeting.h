@@ -43,4 +43,8 @@ class Meeting {
   std::unique_ptr<MpiBootstrap> bootstrap_;
 };
 
+// For a rank that ends because rank 0 could not finish its part: launchers end all ranks when the first one fails, and
+// rank 0 is to say what happened first.
+void let_rank_0_end_first();
+
 }  // namespace shardproof

@@ -16,8 +16,8 @@
 namespace shardproof {
 namespace {
 
-constexpr std::string_view kFormat = "shardproof trace";
-constexpr int kVersion = 1;
+constexpr std::string_view kTraceFormat = "shardproof trace";
+constexpr int kTraceVersion = 1;
 constexpr int kOrderTrack = 1;          // steps, modules, computations, posts and waits, which nest
 constexpr int kCommunicationTrack = 2;  // and those above it, since spans that overlap do not nest
 
@@ -74,9 +74,9 @@ struct Anchor {
   const TraceEvent* event = nullptr;
 };
 
-class Writer {
+class TraceWriter {
  public:
-  explicit Writer(const RunTrace& trace) : trace_(trace), start_ns_(first_time(trace)) {}
+  explicit TraceWriter(const RunTrace& trace) : trace_(trace), start_ns_(first_time(trace)) {}
 
   std::string text() {
     text_ = "{\"displayTimeUnit\":\"ns\",\n\"otherData\":" + about() + ",\n\"traceEvents\":[\n";
@@ -90,7 +90,7 @@ class Writer {
  private:
   std::string about() const {
     Json json = Json::object();
-    json.set("format", kFormat).set("format_version", kVersion);
+    json.set("format", kTraceFormat).set("format_version", kTraceVersion);
     for (const auto& [name, value] : trace_.about) json.set(name, value);
     Json ranks = Json::array();
     for (const RankTrace& rank : trace_.ranks) {
@@ -271,13 +271,14 @@ class Writer {
 };
 
 // Reads what the writer wrote.
-class Reader {
+class TraceReader {
  public:
-  explicit Reader(const Json& json) : json_(json) {}
+  explicit TraceReader(const Json& json) : json_(json) {}
 
   RunTrace trace() {
     const Json& about = json_.at("otherData");
-    if (about.at("format_version").as_int() != kVersion) about.at("format_version").reject(fmt::format("{}", kVersion));
+    if (about.at("format_version").as_int() != kTraceVersion)
+      about.at("format_version").reject(fmt::format("{}", kTraceVersion));
     for (const JsonMember& member : about.members()) {
       if (member.value.is_string() && member.key != "format") {
         trace_.about.emplace_back(member.key, member.value.as_string());
@@ -416,7 +417,7 @@ class Reader {
 
 }  // namespace
 
-std::string chrome_text(const RunTrace& trace) { return Writer(trace).text(); }
+std::string chrome_text(const RunTrace& trace) { return TraceWriter(trace).text(); }
 
 Json read_trace_json(const std::filesystem::path& path) {
   return read_json_file(path, {.max_bytes = std::size_t{1} << 30U, .max_depth = 16, .max_values = 50'000'000});
@@ -425,9 +426,9 @@ Json read_trace_json(const std::filesystem::path& path) {
 bool is_trace_json(const Json& json) {
   const Json* const about = json.is_object() ? json.find("otherData") : nullptr;
   const Json* const format = about != nullptr && about->is_object() ? about->find("format") : nullptr;
-  return format != nullptr && format->is_string() && format->as_string() == kFormat;
+  return format != nullptr && format->is_string() && format->as_string() == kTraceFormat;
 }
 
-RunTrace trace_from_json(const Json& json) { return Reader(json).trace(); }
+RunTrace trace_from_json(const Json& json) { return TraceReader(json).trace(); }
 
 }  // namespace shardproof

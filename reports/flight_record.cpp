@@ -8,18 +8,18 @@
 namespace shardproof {
 namespace {
 
-constexpr std::string_view kFormat = "shardproof flight record";
-constexpr int kVersion = 1;
-constexpr int kMaxRank = 1 << 20;
+constexpr std::string_view kRecordFormat = "shardproof flight record";
+constexpr int kRecordVersion = 1;
+constexpr int kMostRanks = 1 << 20;
 
-class Reader {
+class RecordReader {
  public:
-  explicit Reader(const Json& json) : json_(json) {}
+  explicit RecordReader(const Json& json) : json_(json) {}
 
   FlightRecord record() {
-    if (json_.at("version").as_int() != kVersion) json_.at("version").reject(fmt::format("{}", kVersion));
-    record_.rank = static_cast<int>(json_.at("rank").as_int(0, kMaxRank));
-    record_.world_size = static_cast<int>(json_.at("world_size").as_int(record_.rank + 1, kMaxRank));
+    if (json_.at("version").as_int() != kRecordVersion) json_.at("version").reject(fmt::format("{}", kRecordVersion));
+    record_.rank = static_cast<int>(json_.at("rank").as_int(0, kMostRanks));
+    record_.world_size = static_cast<int>(json_.at("world_size").as_int(record_.rank + 1, kMostRanks));
     record_.reason = json_.at("reason").as_string();
     record_.calls.rank = record_.rank;
     for (const Json& late : json_.at("late").items()) {
@@ -28,7 +28,7 @@ class Reader {
     for (const Json& group : json_.at("groups").items()) {
       TraceGroup read{.key = group.at("group").as_string(), .members = {}};
       for (const Json& member : group.at("members").items()) {
-        read.members.push_back(static_cast<int>(member.as_int(0, kMaxRank)));
+        read.members.push_back(static_cast<int>(member.as_int(0, kMostRanks)));
       }
       record_.calls.groups.push_back(std::move(read));
     }
@@ -63,9 +63,9 @@ class Reader {
     event.receive_rows = json.at("rows_received").as_int(0);
     event.send_bytes = json.at("send_bytes").as_int(0);
     event.receive_bytes = json.at("receive_bytes").as_int(0);
-    event.to = json.at("to").as_int(-1, kMaxRank);
-    event.from = json.at("from").as_int(-1, kMaxRank);
-    event.root = json.at("root").as_int(-1, kMaxRank);
+    event.to = json.at("to").as_int(-1, kMostRanks);
+    event.from = json.at("from").as_int(-1, kMostRanks);
+    event.root = json.at("root").as_int(-1, kMostRanks);
     event.begin_ns = json.at("posted_us").as_int(0) * 1000;
     record_.calls.events.push_back(event);
     record_.states.push_back(json.at("state").as_string());
@@ -80,9 +80,9 @@ class Reader {
 
 bool is_flight_record(const Json& json) {
   const Json* const format = json.is_object() ? json.find("format") : nullptr;
-  return format != nullptr && format->is_string() && format->as_string() == kFormat;
+  return format != nullptr && format->is_string() && format->as_string() == kRecordFormat;
 }
 
-FlightRecord flight_record_from_json(const Json& json) { return Reader(json).record(); }
+FlightRecord flight_record_from_json(const Json& json) { return RecordReader(json).record(); }
 
 }  // namespace shardproof

@@ -36,7 +36,11 @@ TEST(Settings, DifferWithEveryOptionThatChangesAResult) {
                                                       {"--device", "cpu"},
                                                       {"--gather", "ragged"},
                                                       {"--gather", "padded"},
-                                                      {"--seed", "1"}};
+                                                      {"--seed", "1"},
+                                                      {"--check", "off"},
+                                                      {"--warmup", "1"},
+                                                      {"--steps", "2"},
+                                                      {"--trace", "file"}};
   std::vector<std::uint64_t> seen{usual};
   for (const std::vector<const char*>& change : changes) {
     const std::uint64_t hash = hash_of(settings_of(options_of(change)));

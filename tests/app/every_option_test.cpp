@@ -65,6 +65,7 @@ class EveryOption : public testing::TestWithParam<DeclaredOption> {
       if (option.name != "--processes") words.insert(words.end(), {"--processes", "2"});
       return words;
     }
+    if (option.command == Command::trace) words.emplace_back("summary");
     if (option.command != Command::zoo) words.push_back(option.command == Command::oracle ? golden("uneven") : "flux");
     if (option.command == Command::run && option.name != "--backend") words.insert(words.end(), {"--backend", "mpi"});
     if (option.name != "--json") words.insert(words.end(), {"--json", "out.json"});
@@ -140,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryOption, testing::ValuesIn(declared_options()), [
 TEST(DeclaredOptions, AreThoseOfTheHelp) {
   const std::vector<DeclaredOption> declared = declared_options();
   for (const Command command :
-       {Command::oracle, Command::verify, Command::plan, Command::run, Command::launch, Command::zoo}) {
+       {Command::oracle, Command::verify, Command::plan, Command::run, Command::trace, Command::launch, Command::zoo}) {
     std::vector<std::string> names{"--help"};
     for (const DeclaredOption& option : declared) {
       if (option.command == command) names.push_back(option.name);

@@ -185,7 +185,7 @@ TEST(CommandLineOptions, RefuseAnUnknownCase) {
 }
 
 TEST(CommandLine, NeedsASubcommand) {
-  const std::string expected = "expected oracle, verify, plan, run, launch or zoo (--help explains them)";
+  const std::string expected = "expected oracle, verify, plan, run, trace, launch or zoo (--help explains them)";
   expect_usage_error({}, "a subcommand is missing; " + expected);
   expect_usage_error({"--seed", "3"}, "a subcommand is missing; " + expected);
   expect_usage_error({"lunch"}, "'lunch' is no subcommand; " + expected);

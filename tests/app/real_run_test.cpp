@@ -20,10 +20,8 @@ std::string refusal(std::vector<const char*> words) {
 
 TEST(RunOptions, NeedABackendThatIsBuilt) {
   EXPECT_EQ(refusal({"run", "flux", "--ring-degree", "2"}),
-            "run: --backend is missing; expected --backend mpi or nccl");
-  EXPECT_EQ(refusal({"run", "flux", "--backend", "cuda-threads"}),
-            "--backend: 'cuda-threads' shares a GPU between ranks of one process, as the library can, but not run; "
-            "expected mpi or nccl");
+            "run: --backend is missing; expected --backend mpi, nccl, cuda-threads or simulator");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "simulator", "--ring-degree", "2"}), "accepted");
   EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl", "--ring-degree", "2"}),
             nccl_is_built() ? "accepted"
                             : "--backend: 'nccl' is not part of this build; run tools/setup_nccl.sh and configure "

@@ -1,0 +1,122 @@
+#include "app/run_trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "app/build_info.h"
+#include "core/collectives.h"
+#include "core/error.h"
+#include "core/file.h"
+
+namespace shardproof {
+
+bool is_recorded(const Options& options) { return options.trace || options.steps; }
+
+std::unique_ptr<OutputTarget> trace_target(const Options& options) {
+  return options.trace ? std::make_unique<OutputTarget>("--trace", *options.trace) : nullptr;
+}
+
+void check_one_case(const Options& options, const std::vector<std::string>& cases) {
+  if (!is_recorded(options) || cases.size() <= 1) return;
+  std::string list;
+  for (const std::string& name : cases) list += fmt::format("{}{}", list.empty() ? "" : ", ", printable(name));
+  fail(ErrorKind::usage_error, "{}: what is recorded is one case, and there are {}; expected --case with one of {}",
+       options.trace ? "--trace" : "--steps", cases.size(), list);
+}
+
+std::string_view backend_name(Backend backend) {
+  switch (backend) {
+    case Backend::mpi: return "mpi";
+    case Backend::nccl: return "nccl";
+    case Backend::cuda_threads: return "cuda-threads";
+    case Backend::simulator: return "simulator";
+  }
+  return "?";
+}
+
+namespace {
+
+std::string_view times_text(Backend backend) {
+  switch (backend) {
+    case Backend::mpi:
+      return "of the host; MPI moves data while the rank posts or waits, so that what is complete is seen in wait";
+    case Backend::nccl: return "of the host; device times of communication are those of CUDA events";
+    case Backend::cuda_threads: return "of the host, which does not wait for the device: when work was handed to it";
+    case Backend::simulator:
+      return "of the host on which ranks take turns: a wait is as long as the others' turns, and no cluster's";
+  }
+  return "?";
+}
+
+}  // namespace
+
+RunTrace empty_trace(const Options& options, const RunRequest& request, const std::string& case_name) {
+  const ParallelConfig& config = request.configurations.list.front();
+  const Backend backend = options.backend.value_or(Backend::simulator);
+  RunTrace trace;
+  trace.about = {
+      {"model", request.subject.model().class_name},
+      {"source", request.subject.source()},
+      {"case", case_name},
+      {"plan", options.plan},
+      {"mode", mode_name(config)},
+      {"mesh", effective_mesh(config).text()},
+      {"rotate_method", config.context_parallel_config ? config.context_parallel_config->rotate_method : ""},
+      {"gather", options.gather == GatherChoice::padded ? "padded" : "ragged"},
+      {"dtype", std::string(options.dtype.name())},
+      {"device", std::string(device_name(options))},
+      {"backend", std::string(backend_name(backend))},
+      {"seed", std::to_string(options.seed)},
+      {"warmup", std::to_string(options.warmup.value_or(0))},
+      {"steps", std::to_string(options.steps.value_or(1))},
+      {"program_version", build_version()},
+      {"times", std::string(times_text(backend))},
+  };
+  return trace;
+}
+
+std::vector<RankTrace> gathered_on_rank_0(Communicator& world, Device& host, const RankTrace& own) {
+  const std::vector<std::int64_t> numbers = packed(own);
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  const std::vector<std::int64_t> counts =
+      collectives::all_gather_numbers(world, std::span(&count, 1), "run: sizes of the traces");
+  const bool receives = world.rank() == 0;
+  std::vector<std::int64_t> sent(counts.size(), 0);
+  sent.front() = count;
+  const std::vector<std::int64_t> received = receives ? counts : std::vector<std::int64_t>(counts.size(), 0);
+  const Tensor rows = host.upload(std::as_bytes(std::span(numbers)), Shape{count}, kInt64);
+  const Tensor all = collectives::all_to_all(world, rows, sent, received, "run: traces").wait();
+  if (!receives) return {};
+  std::vector<std::int64_t> downloaded(static_cast<std::size_t>(all.numel()));
+  host.download(std::as_writable_bytes(std::span(downloaded)), all);
+  std::vector<RankTrace> traces;
+  std::span<const std::int64_t> rest(downloaded);
+  for (const std::int64_t size : counts) {
+    traces.push_back(unpacked(rest.first(static_cast<std::size_t>(size))));
+    rest = rest.subspan(static_cast<std::size_t>(size));
+  }
+  return traces;
+}
+
+std::vector<std::string> gathered_texts(Communicator& world, const std::string& own) {
+  const auto size = static_cast<std::int64_t>(own.size());
+  const std::vector<std::int64_t> sizes =
+      collectives::all_gather_numbers(world, std::span(&size, 1), "run: sizes of texts");
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  std::vector<std::string> texts(sizes.size());
+  if (longest == 0) return texts;
+  std::vector<std::int64_t> numbers(longest / sizeof(std::int64_t) + 1, 0);
+  if (!own.empty()) std::memcpy(numbers.data(), own.data(), own.size());
+  const std::vector<std::int64_t> all = collectives::all_gather_numbers(world, numbers, "run: texts");
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    texts[rank].assign(reinterpret_cast<const char*>(&all[rank * numbers.size()]),
+                       static_cast<std::size_t>(sizes[rank]));
+  }
+  return texts;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,35 @@
+// What `run` records of its steps, and where that goes: from every rank to rank 0, into the file of --trace, and into
+// the table at the end of the report.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/options.h"
+#include "app/output.h"
+#include "app/request.h"
+#include "core/communicator.h"
+#include "reports/trace.h"
+
+namespace shardproof {
+
+// True if --trace or --steps is given.
+bool is_recorded(const Options& options);
+// The file of --trace; null without one. file_error if it cannot be written.
+std::unique_ptr<OutputTarget> trace_target(const Options& options);
+// usage_error listing the cases if several would be recorded: a trace is of one.
+void check_one_case(const Options& options, const std::vector<std::string>& cases);
+
+std::string_view backend_name(Backend backend);
+
+// A trace without ranks, which says of what it is one.
+RunTrace empty_trace(const Options& options, const RunRequest& request, const std::string& case_name);
+
+// Collective: the traces of all ranks in rank order on rank 0, nothing on the others. `host` makes tensors that the
+// communicator moves.
+std::vector<RankTrace> gathered_on_rank_0(Communicator& world, Device& host, const RankTrace& own);
+// Collective: each rank's text, whole, in rank order.
+std::vector<std::string> gathered_texts(Communicator& world, const std::string& own);
+
+}  // namespace shardproof

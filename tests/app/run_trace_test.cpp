@@ -1,0 +1,152 @@
+// `run` with all ranks in one process, and `trace`: names of operations that depend neither on workers nor on seeds,
+// tables, checks, and what is refused.
+#include "app/run_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reports/trace_diff.h"
+#include "tests/app/program.h"
+#include "tests/core/files/test_files.h"
+#include "tests/support/thrown_error.h"
+#include "tests/support/trace_checks.h"
+
+namespace shardproof::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+Words simulated(const Words& more) {
+  Words words{"run", golden("tiny"), "--backend", "simulator", "--ring-degree", "2", "--ulysses-degree", "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(SimulatedRun, NamesOperationsAlikeForAnyWorkersAndSeeds) {
+  const TemporaryFolder folder;
+  const Words usual{"--case", "base", "--rotate-method", "alltoall", "--check", "off"};
+  std::vector<std::filesystem::path> files;
+  for (const Words& more : {Words{"--workers", "1"}, {"--workers", "3"}, {"--schedule-seed", "5", "--workers", "2"}}) {
+    files.push_back(folder / ("trace" + std::to_string(files.size()) + ".json"));
+    Words words = simulated(usual);
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), {"--trace", files.back()});
+    const ProgramRun run = run_program(words);
+    EXPECT_EQ(run.status, 0) << run.error;
+    EXPECT_GT(expect_exchanges_are_hidden(trace_in(files.back())), 0);
+  }
+  for (std::size_t i = 1; i < files.size(); ++i) {
+    const std::vector two{files.front(), files[i]};
+    EXPECT_THAT(compare_trace_files(two).divergences, IsEmpty()) << i;
+  }
+}
+
+TEST(SimulatedRun, VerifiesAndPrintsTheTableThatTheFileGivesAgain) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "trace.json";
+  const ProgramRun run = run_program(simulated({"--case", "base", "--steps", "2", "--trace", file}));
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_THAT(run.output, HasSubstr("ROUNDING-EQUIVALENT"));
+  const std::size_t at = run.output.find("profile 2 steps on 4 ranks");
+  ASSERT_NE(at, std::string::npos) << run.output;
+  const std::string table = run.output.substr(at, run.output.find("\nnotes") - at);
+  const ProgramRun again = run_program({"trace", "summary", file});
+  EXPECT_EQ(again.status, 0);
+  EXPECT_THAT(again.output, HasSubstr(table));
+  EXPECT_THAT(again.output, HasSubstr("model   FluxTransformer2DModel"));
+}
+
+TEST(SimulatedRun, ComparesWithTheDenseRunOrNothing) {
+  const ProgramRun rounding = run_program(simulated({"--case", "base", "--check", "rounding"}));
+  EXPECT_EQ(rounding.status, 0) << rounding.error;
+  EXPECT_THAT(rounding.output, HasSubstr("1 ROUNDING-EQUIVALENT"));
+  const ProgramRun off = run_program(simulated({"--case", "base", "--check", "off"}));
+  EXPECT_EQ(off.status, 0) << off.error;
+  EXPECT_THAT(off.output, HasSubstr("Nothing was verified: 1 NOT CHECKED."));
+  EXPECT_THAT(off.output, HasSubstr("every output: --check off runs, and compares nothing"));
+}
+
+// A plan that forgets the text: what is wrong is found whatever the outputs are compared with.
+TEST(SimulatedRun, FindsADifferenceInEveryKindOfCheck) {
+  const TemporaryFolder folder;
+  const std::string plan = folder / "plan.json";
+  ASSERT_EQ(run_program({"plan", "flux", "--write-plan", plan}).status, 0);
+  std::string text = contents_of(plan);
+  const std::size_t at = text.find("\"encoder_hidden_states\"");
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t end = text.find("},", at);
+  text.erase(at, end + 2 - at);
+  put(folder / "changed.json", text);
+  for (const char* check : {"exact-order", "rounding"}) {
+    const ProgramRun run = run_program({"run", "flux", "--backend", "simulator", "--case", "even", "--ring-degree", "2",
+                                        "--plan", folder / "changed.json", "--check", check});
+    EXPECT_EQ(run.status, 1) << check << run.output << run.error;
+  }
+}
+
+TEST(SimulatedRun, RefusesToRecordSeveralCases) {
+  const ProgramRun run = run_program(simulated({"--steps", "2"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, StartsWith("shardproof: --steps: what is recorded is one case, and there are 4; expected "
+                                    "--case with one of base, batch2, controlnet, realistic_t"));
+}
+
+TEST(SimulatedRun, SaysWhatIsMissingForThreadsOnAGpu) {
+  const ProgramRun run = run_program({"run", "flux", "--backend", "cuda-threads", "--ring-degree", "2"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, testing::AnyOf(HasSubstr("'cuda-threads' moves tensors in the memory of a GPU, and device "
+                                                  "reference computes in that of the processor"),
+                                        HasSubstr("'cuda-threads' is not part of this build")));
+}
+
+TEST(SimulatedRun, IsOneProcess) {
+  const ProgramRun run = run_program(simulated({"--world-size", "2", "--rank", "1", "--address", "here:1"}));
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, HasSubstr("--backend simulator has all ranks in one process"));
+}
+
+TEST(SimulatedRun, LeavesNoHalfTraceOnAFullDisk) {
+  const TemporaryFolder folder;
+  const ProgramRun run = run_program(simulated({"--case", "base", "--check", "off", "--trace", "trace.json"}),
+                                     {.file_bytes = 4096, .folder = folder.path()});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, HasSubstr("--trace (expected a file that can be written): "));
+  EXPECT_THAT(run.error, HasSubstr("trace.json"));
+  EXPECT_EQ(folder.entry_count(), 0U);
+}
+
+TEST(TraceCommand, HasTheStatusOfItsAnswer) {
+  const TemporaryFolder folder;
+  const std::string ring = folder / "ring.json", ulysses = folder / "ulysses.json";
+  const Words common{"run", golden("tiny"), "--backend", "simulator", "--case", "base", "--check", "off", "--trace"};
+  const auto record = [&](const std::string& file, const Words& more) {
+    Words words = common;
+    words.push_back(file);
+    words.insert(words.end(), more.begin(), more.end());
+    ASSERT_EQ(run_program(words).status, 0);
+  };
+  record(ring, {"--ring-degree", "2"});
+  record(ulysses, {"--ulysses-degree", "2"});
+  EXPECT_EQ(run_program({"trace", "diff", ring, ring}).status, 0);
+  const ProgramRun different = run_program({"trace", "diff", ring, ulysses});
+  EXPECT_EQ(different.status, 1);
+  EXPECT_THAT(different.output, HasSubstr("DIFFERENT (2 ranks)"));
+  EXPECT_THAT(different.output, HasSubstr("mode is 'ring' in the first file and 'ulysses' in the second"));
+  const auto refusal = [](const Words& words) {
+    const ProgramRun run = run_program(words);
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.output, "");
+    return run.error;
+  };
+  EXPECT_THAT(refusal({"trace", "diff", ring, folder / "nowhere"}), HasSubstr("nowhere"));
+  EXPECT_THAT(refusal({"trace", "summary", ring, ulysses}), HasSubstr("2 files were given; expected one trace"));
+  EXPECT_THAT(refusal({"trace", "summary", golden("tiny") + "/config.json"}), HasSubstr("is no trace of shardproof"));
+  EXPECT_THAT(refusal({"trace", "view", ring}), HasSubstr("'view' is no action; expected diff or summary"));
+  EXPECT_THAT(refusal({"trace"}), HasSubstr("trace: ACTION is missing"));
+}
+
+}  // namespace
+}  // namespace shardproof::test

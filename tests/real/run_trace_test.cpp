@@ -1,0 +1,161 @@
+// What the ranks of a run record, with real processes: the operations of simulated ranks under the same names, in one
+// clock, communication hidden behind computation; what the checks of a run say; and a disk that is full.
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reports/trace_diff.h"
+#include "tests/real/started_ranks.h"
+#include "tests/support/trace_checks.h"
+
+namespace shardproof::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const Words kRing{"--ring-degree", "2", "--rotate-method", "alltoall"};
+
+Words run(const std::string& backend, const Words& more) {
+  Words words{SHARDPROOF_PROGRAM,
+              "run",
+              SHARDPROOF_SOURCE_DIR "/tests/data/goldens/flux/tiny",
+              "--backend",
+              backend,
+              "--case",
+              "base",
+              "--timeout",
+              "60"};
+  words.insert(words.end(), kRing.begin(), kRing.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Both ranks of a run over MPI, or the simulator's one process.
+void run_to_the_end(Ranks& ranks, int processes, const Words& words) {
+  for (int rank = 0; rank < processes; ++rank) ranks.start(words);
+  for (int rank = 0; rank < processes; ++rank) {
+    const Ended ended = ranks.wait(rank);
+    EXPECT_EQ(ended.status, 0) << ended.error;
+    EXPECT_EQ(ended.error, "");
+  }
+}
+
+TEST(TraceOfARun, IsThatOfTheSimulatorOverMpi) {
+  Ranks simulated(1), real(2);
+  run_to_the_end(simulated, 1, run("simulator", {"--steps", "2", "--trace", "trace.json"}));
+  run_to_the_end(real, 2, run("mpi", {"--steps", "2", "--warmup", "1", "--trace", "trace.json", "--json", "out.json"}));
+  const std::vector files{simulated.folder() / "trace.json", real.folder() / "trace.json"};
+  const TraceComparison comparison = compare_trace_files(files);
+  EXPECT_THAT(comparison.divergences, IsEmpty()) << comparison_text(comparison, 120);
+  EXPECT_GT(comparison.compared, 1000);
+  for (const std::filesystem::path& file : files) {
+    const RunTrace trace = trace_in(file);
+    EXPECT_EQ(trace.steps(), 2);
+    EXPECT_GT(expect_exchanges_are_hidden(trace), 0) << file;
+  }
+  // All processes of this machine have one clock, which the measurement does not know.
+  const RunTrace trace = trace_in(files[1]);
+  ASSERT_EQ(trace.ranks.size(), 2U);
+  EXPECT_GT(trace.ranks[1].clock.residual_ns, 0);
+  EXPECT_LE(std::abs(trace.ranks[1].clock.offset_ns), trace.ranks[1].clock.residual_ns);
+  const Json profile = read_json_file(real.folder() / "out.json").at("profile");
+  EXPECT_EQ(profile.at("ranks").as_int(), 2);
+  EXPECT_EQ(profile.at("about").at("backend").as_string(), "mpi");
+  EXPECT_GT(profile.at("operations").size(), 5U);
+}
+
+// The same steps, of which one rank is without its third exchange: as when a rank takes another branch.
+TEST(TraceOfARun, ShowsTheCallThatOneRankDidNotMake) {
+  Ranks ranks(1);
+  run_to_the_end(ranks, 1, run("simulator", {"--trace", "trace.json"}));
+  RunTrace trace = trace_in(ranks.folder() / "trace.json");
+  std::vector<TraceEvent>& events = trace.ranks[1].events;
+  int left = 3;
+  std::erase_if(events, [&](const TraceEvent& event) {
+    return event.is(EventKind::communication) && trace.ranks[1].text(event.operation) == "exchange" && --left == 0;
+  });
+  put(ranks.folder() / "other.json", chrome_text(trace));
+  ranks.start({SHARDPROOF_PROGRAM, "trace", "diff", "trace.json", "other.json", "--json", "out.json"});
+  EXPECT_EQ(ranks.wait(1).status, 1);
+  const Json comparison = read_json_file(ranks.folder() / "out.json").at("comparison");
+  ASSERT_EQ(comparison.at("divergences").size(), 1U);
+  const Json& divergence = comparison.at("divergences").at(std::size_t{0});
+  EXPECT_EQ(divergence.at("rank").as_int(), 1);
+  EXPECT_EQ(divergence.at("kind").as_string(), "missing");
+  EXPECT_THAT(divergence.at("first").at("id").as_string(), HasSubstr("call 3 exchange"));
+  EXPECT_THAT(divergence.at("first").at("signature").as_string(),
+              HasSubstr("exchange 'ring: keys and values' float64"));
+}
+
+std::string verdict_in(const std::filesystem::path& file) {
+  return read_json_file(file).at("results").at(std::size_t{0}).at("verdict").as_string();
+}
+
+TEST(CheckOfARun, IsWithinRoundingOnEveryRankOrNotMade) {
+  for (const auto& [check, dtype, verdict] :
+       {std::tuple("rounding", "float64", "ROUNDING-EQUIVALENT"),
+        std::tuple("rounding", "bfloat16", "ROUNDING-EQUIVALENT"), std::tuple("off", "float64", "NOT CHECKED")}) {
+    Ranks ranks(2);
+    run_to_the_end(ranks, 2, run("mpi", {"--check", check, "--dtype", dtype, "--json", "out.json"}));
+    EXPECT_EQ(verdict_in(ranks.folder() / "out.json"), verdict) << check << ' ' << dtype;
+  }
+}
+
+// Seven tokens more than two ranks can share: a rule, which every rank finds broken.
+TEST(CheckOfARun, RefusesWithoutTheSimulatorWhatBreaksARule) {
+  for (const char* check : {"exact-order", "rounding", "off"}) {
+    Ranks ranks(3);
+    Words words = run("mpi", {"--check", check});
+    words[10] = "3";
+    for (int rank = 0; rank < 3; ++rank) ranks.start(words);
+    const Ended first = ranks.wait(0);
+    EXPECT_EQ(first.status, 2) << check;
+    EXPECT_THAT(first.error, HasSubstr("axis 1 has 16 entries, which 3 ranks cannot divide equally")) << check;
+    for (int rank = 1; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank).status, 0) << check;
+  }
+}
+
+// That nothing half is left of a regular file is tested in one process, as MPI needs files of its own.
+TEST(FullDisk, EndsRankZeroWithItsNameAndTheOthersWithTheCause) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  Ranks ranks(2);
+  for (int rank = 0; rank < 2; ++rank) ranks.start(run("mpi", {"--trace", "/dev/full"}));
+  const Ended first = ranks.wait(0), second = ranks.wait(1);
+  EXPECT_EQ(first.status, 2) << first.error;
+  EXPECT_THAT(first.error, AllOf(HasSubstr("--trace"), HasSubstr("/dev/full"), HasSubstr("No space left on device")));
+  EXPECT_EQ(second.status, 4) << second.error;
+  EXPECT_THAT(second.error,
+              AllOf(HasSubstr("rank 1 of 2: rank 0 could not write the trace: "), HasSubstr("/dev/full")));
+  EXPECT_THAT(ranks.left_behind(), IsEmpty());
+}
+
+// Launchers end all ranks when one fails; rank 0 has said by then what it has to say.
+TEST(FullDisk, IsSaidByRankZeroUnderLaunch) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  Ranks ranks(1);
+  Words words{SHARDPROOF_PROGRAM, "launch", "-n", "2", "--"};
+  const Words program = run("mpi", {"--trace", "/dev/full"});
+  words.insert(words.end(), program.begin(), program.end());
+  ranks.start(words);
+  const Ended ended = ranks.wait(0);
+  EXPECT_EQ(ended.status, 2) << ended.error;
+  EXPECT_THAT(ended.error, HasSubstr("[0] shardproof: --trace"));
+}
+
+TEST(FullDisk, OrAFolderThatDoesNotExistIsFoundBeforeAnythingStarts) {
+  Ranks ranks(2);
+  ranks.start(run("mpi", {"--trace", "nowhere/trace.json"}));  // alone: nobody is waited for
+  const Ended first = ranks.wait(0);
+  EXPECT_EQ(first.status, 2);
+  EXPECT_THAT(first.error, HasSubstr("--trace (expected a file that can be written): "));
+  EXPECT_THAT(first.error, HasSubstr("nowhere/trace.json"));
+  EXPECT_THAT(ranks.left_behind(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace shardproof::test
