@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -90,10 +91,19 @@ cudaEvent_t EventPool::take() {
 ClockAnchor::ClockAnchor(EventPool& events) : pool(events), event(events.take()) {
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  const std::int64_t before = steady_nanoseconds();
-  check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
-  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  host_ns = before + (steady_nanoseconds() - before) / 2;
+  // The device recorded it at some moment between these two of the host; the closest pair tells the most, and has to be
+  // the last, as the event keeps no other.
+  constexpr int kTries = 8;
+  std::int64_t closest = std::numeric_limits<std::int64_t>::max();
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    const std::int64_t before = steady_nanoseconds();
+    check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+    check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    const std::int64_t between = steady_nanoseconds() - before;
+    host_ns = before + between / 2;
+    if (attempt > 2 && between <= closest) break;
+    closest = std::min(closest, between);
+  }
   cudaStreamDestroy(stream);
 }
 
