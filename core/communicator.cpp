@@ -82,24 +82,16 @@ void check_request(const Communicator& group, const Request& request) {
   }
 }
 
-// Where a posted operation is recorded, if it is.
-struct Recording {
-  OperationRecorder* recorder = nullptr;  // outlives the operation
-  std::int64_t event = -1;
-};
-
 // Keeps the in-flight counters of the memory that an operation reads and writes.
 class CountedWork final : public Work {
  public:
-  CountedWork(std::unique_ptr<Work> inner, const Tensor& send, const Tensor& receive, Recording recording)
-      : inner_(std::move(inner)), send_(send.storage()), receive_(receive.storage()), recording_(recording) {}
+  CountedWork(std::unique_ptr<Work> inner, const Tensor& send, const Tensor& receive, CommunicationMark mark)
+      : inner_(std::move(inner)), send_(send.storage()), receive_(receive.storage()), mark_(mark) {}
 
   void wait() override {
-    if (recording_.recorder != nullptr) [[unlikely]]
-      recording_.recorder->begin_wait(recording_.event);
+    mark_.begin_wait();
     inner_->wait();
-    if (recording_.recorder != nullptr) [[unlikely]]
-      recording_.recorder->end_wait(recording_.event);
+    mark_.end_wait();
     if (send_) send_->send_in_flight.fetch_sub(1, std::memory_order_relaxed);
     if (receive_) receive_->receive_pending.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -109,7 +101,7 @@ class CountedWork final : public Work {
   std::unique_ptr<Work> inner_;
   StoragePointer send_;
   StoragePointer receive_;
-  Recording recording_;
+  CommunicationMark mark_;
 };
 
 }  // namespace
@@ -159,15 +151,12 @@ std::unique_ptr<Work> Communicator::post(Request request) {
   if (send.defined()) check_readable(send, operation_name(request.operation));
   if (receive.defined()) make_writable(receive, operation_name(request.operation));
   request.call = ++calls_;
-  Recording recording{.recorder = OperationRecorder::current()};
-  if (recording.recorder != nullptr) [[unlikely]]
-    recording.event = recording.recorder->post(*this, request);
+  const CommunicationMark mark(*this, request);
   std::unique_ptr<Work> work = do_post(std::move(request));
-  if (recording.recorder != nullptr) [[unlikely]]
-    recording.recorder->end_post(recording.event, work->device_span());
+  mark.end_post(*work);
   if (send.defined()) send.storage()->send_in_flight.fetch_add(1, std::memory_order_relaxed);
   if (receive.defined()) receive.storage()->receive_pending.fetch_add(1, std::memory_order_relaxed);
-  return std::make_unique<CountedWork>(std::move(work), send, receive, recording);
+  return std::make_unique<CountedWork>(std::move(work), send, receive, mark);
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, std::string_view name) {

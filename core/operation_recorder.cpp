@@ -143,11 +143,11 @@ std::int64_t OperationRecorder::post(const Communicator& group, const Request& r
   return number;
 }
 
-void OperationRecorder::end_post(std::int64_t event, std::shared_ptr<const DeviceSpan> span) {
+void OperationRecorder::end_post(std::int64_t event, const Work& work) {
   if (ranges_ != nullptr) ranges_->pop();
   if (event < 0) return;
   at(event).post_end_ns = steady_nanoseconds();
-  at(event).device_span = std::move(span);
+  at(event).device_span = work.device_span();
 }
 
 void OperationRecorder::begin_wait(std::int64_t event) {

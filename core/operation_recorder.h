@@ -25,6 +25,7 @@ namespace shardproof {
 
 class Communicator;
 class Module;
+class Work;
 struct Request;
 
 // Nanoseconds of the clock of this machine, which never goes backwards.
@@ -108,7 +109,7 @@ class OperationRecorder {
   void end_computation();
   // Returns the number of the event, which the functions below take.
   std::int64_t post(const Communicator& group, const Request& request);
-  void end_post(std::int64_t event, std::shared_ptr<const DeviceSpan> span);
+  void end_post(std::int64_t event, const Work& work);
   void begin_wait(std::int64_t event);
   void end_wait(std::int64_t event);
 
@@ -198,6 +199,31 @@ class ComputationMark {
 
  private:
   OperationRecorder* recorder_;
+};
+
+// One communication, from its post to its wait.
+class CommunicationMark {
+ public:
+  CommunicationMark(const Communicator& group, const Request& request) : recorder_(OperationRecorder::current()) {
+    if (recorder_ != nullptr) [[unlikely]]
+      event_ = recorder_->post(group, request);
+  }
+  void end_post(const Work& work) const {
+    if (recorder_ != nullptr) [[unlikely]]
+      recorder_->end_post(event_, work);
+  }
+  void begin_wait() const {
+    if (recorder_ != nullptr) [[unlikely]]
+      recorder_->begin_wait(event_);
+  }
+  void end_wait() const {
+    if (recorder_ != nullptr) [[unlikely]]
+      recorder_->end_wait(event_);
+  }
+
+ private:
+  OperationRecorder* recorder_;  // outlives the operation
+  std::int64_t event_ = -1;
 };
 
 }  // namespace shardproof

@@ -65,6 +65,7 @@ processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 echo "Processor: $processor, $(nproc) cores; load before: $(cut -d' ' -f1 /proc/loadavg)"
 measure bench/compare_torch build/release
 measure "$bench/simulation_overhead"
+measure env OMP_NUM_THREADS=1 "$bench/recorder_cost"
 [ ! -x "$bench/mpi_speed" ] || measure build/release/app/shardproof launch -n 2 -- "$bench/mpi_speed" ulysses
 measure "$bench/verification_rate" tests/data/goldens/flux/tiny
 measure "$bench/many_ranks"
