@@ -18,6 +18,10 @@ namespace {
 
 constexpr std::string_view kTraceFormat = "shardproof trace";
 constexpr int kTraceVersion = 1;
+// What a file may say: far more than there is, and little enough to be added up.
+constexpr double kLongestNs = 365.0 * 86400.0 * 1e9;
+constexpr std::int64_t kMostEvents = 1'000'000'000;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 41U;
 constexpr int kOrderTrack = 1;          // steps, modules, computations, posts and waits, which nest
 constexpr int kCommunicationTrack = 2;  // and those above it, since spans that overlap do not nest
 
@@ -324,7 +328,15 @@ class TraceReader {
     return known->second;
   }
 
-  static std::int64_t time_of(const Json& microseconds) { return std::llround(microseconds.as_double() * 1000.0); }
+  static std::int64_t time_of(const Json& microseconds) {
+    const double nanoseconds = microseconds.as_double() * 1000.0;
+    if (!(std::abs(nanoseconds) <= kLongestNs)) microseconds.reject("a time of at most a year, in microseconds");
+    return std::llround(nanoseconds);
+  }
+  static std::int64_t length_of(const Json& microseconds) {
+    if (!(microseconds.as_double() >= 0.0)) microseconds.reject("a length of time, in microseconds");
+    return time_of(microseconds);
+  }
 
   static std::optional<EventKind> kind_of(const Json& event) {
     const Json* const category = event.find("cat");
@@ -347,17 +359,17 @@ class TraceReader {
     const auto text_of = [&](std::string_view key) { return text_in(rank, parts, arguments.at(key).as_string()); };
     TraceEvent event;
     event.kind = static_cast<std::int64_t>(*kind);
-    event.step = arguments.at("step").as_int(0);
+    event.step = arguments.at("step").as_int(0, kMostEvents);
     event.begin_ns = time_of(json.at("ts"));
     const Json* const unfinished = arguments.find("unfinished");
-    if (unfinished == nullptr) event.end_ns = event.begin_ns + time_of(json.at("dur"));
+    if (unfinished == nullptr) event.end_ns = event.begin_ns + length_of(json.at("dur"));
     if (*kind == EventKind::step) {
       event.operation = text_in(rank, parts, "step");
     } else {
       event.operation = text_of(*kind == EventKind::module ? "class" : "operation");
       if (arguments.find("module") != nullptr) {
         event.module = text_of("module");
-        event.module_call = arguments.at("module_call").as_int(0);
+        event.module_call = arguments.at("module_call").as_int(0, kMostEvents);
       }
     }
     if (*kind == EventKind::computation || *kind == EventKind::communication) {
@@ -365,26 +377,26 @@ class TraceReader {
       event.shape = text_of("shape");
     }
     if (*kind == EventKind::computation) {
-      event.ordinal = arguments.at("ordinal").as_int(0);
-      event.bytes = arguments.at("bytes").as_int(0);
+      event.ordinal = arguments.at("ordinal").as_int(0, kMostEvents);
+      event.bytes = arguments.at("bytes").as_int(0, kMostBytes);
     }
     if (*kind == EventKind::communication) {
       event.purpose = text_of("purpose");
       read_communication(arguments, rank, event);
     }
-    parts.events.push_back({.number = arguments.at("n").as_int(0), .event = event});
+    parts.events.push_back({.number = arguments.at("n").as_int(0, kMostEvents), .event = event});
   }
 
   static void read_communication(const Json& arguments, const RankTrace& rank, TraceEvent& event) {
     const auto group = std::ranges::find(rank.groups, arguments.at("group").as_string(), &TraceGroup::key);
     if (group == rank.groups.end()) arguments.at("group").reject("a group that the file lists for the rank");
     event.group = group - rank.groups.begin();
-    event.call = arguments.at("call").as_int(0);
-    event.group_call = arguments.at("group_call").as_int(0);
-    event.send_rows = arguments.at("send_rows").as_int(0);
-    event.receive_rows = arguments.at("receive_rows").as_int(0);
-    event.send_bytes = arguments.at("send_bytes").as_int(0);
-    event.receive_bytes = arguments.at("receive_bytes").as_int(0);
+    event.call = arguments.at("call").as_int(0, kMostEvents);
+    event.group_call = arguments.at("group_call").as_int(0, kMostEvents);
+    event.send_rows = arguments.at("send_rows").as_int(0, kMostBytes);
+    event.receive_rows = arguments.at("receive_rows").as_int(0, kMostBytes);
+    event.send_bytes = arguments.at("send_bytes").as_int(0, kMostBytes);
+    event.receive_bytes = arguments.at("receive_bytes").as_int(0, kMostBytes);
     const auto member = [&](std::string_view key, std::int64_t& into) {
       const Json* const found = arguments.find(key);
       if (found != nullptr) into = found->as_int(0, static_cast<std::int64_t>(group->members.size()) - 1);

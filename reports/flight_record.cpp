@@ -11,6 +11,8 @@ namespace {
 constexpr std::string_view kRecordFormat = "shardproof flight record";
 constexpr int kRecordVersion = 1;
 constexpr int kMostRanks = 1 << 20;
+constexpr std::int64_t kMostCalls = std::int64_t{1} << 53U;
+constexpr std::int64_t kLatestUs = std::int64_t{1} << 52U;
 
 class RecordReader {
  public:
@@ -47,7 +49,7 @@ class RecordReader {
   void read_operation(const Json& json) {
     TraceEvent event;
     event.kind = static_cast<std::int64_t>(EventKind::communication);
-    event.group_call = json.at("number").as_int(0);
+    event.group_call = json.at("number").as_int(0, kMostCalls);
     if (event.group_call == 0) return;  // a part of another call
     event.call = event.group_call;
     std::vector<TraceGroup>& groups = record_.calls.groups;
@@ -66,7 +68,7 @@ class RecordReader {
     event.to = json.at("to").as_int(-1, kMostRanks);
     event.from = json.at("from").as_int(-1, kMostRanks);
     event.root = json.at("root").as_int(-1, kMostRanks);
-    event.begin_ns = json.at("posted_us").as_int(0) * 1000;
+    event.begin_ns = json.at("posted_us").as_int(0, kLatestUs) * 1000;
     record_.calls.events.push_back(event);
     record_.states.push_back(json.at("state").as_string());
   }

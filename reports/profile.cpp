@@ -25,9 +25,9 @@ double us_of(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds)
 struct Class {
   ProfileRow row;
   std::vector<double> times;
-  std::int64_t time_ns = 0;
-  std::int64_t share_ns = 0;
-  std::int64_t exposed_ns = 0;
+  double time_ns = 0.0;  // of files of strangers, whose sums no integer may hold
+  double share_ns = 0.0;
+  double exposed_ns = 0.0;
   double bus_time = 0.0;  // bytes over the bus, before the division by time
 };
 
@@ -36,7 +36,7 @@ class Summing {
   void add(const RankTrace& rank, const TraceEvent& event) {
     if (event.is(EventKind::step)) {
       steps_.push_back(us_of(duration_ns(event)));
-      all_ns_ += duration_ns(event);
+      all_ns_ += static_cast<double>(duration_ns(event));
     }
     if (event.is(EventKind::module) || event.is(EventKind::step)) return;
     const bool moves = event.is(EventKind::communication);
@@ -44,34 +44,35 @@ class Summing {
     Class& of = classes_[{rank.text(event.operation), group}];
     const std::int64_t duration = duration_ns(event);
     of.times.push_back(us_of(duration));
-    of.time_ns += duration;
+    of.time_ns += static_cast<double>(duration);
     ++of.row.calls;
     const std::int64_t bytes = moves ? moved_bytes(rank, event) : event.bytes;
     of.row.bytes += bytes;
     if (!moves) {
-      of.share_ns += duration;
+      of.share_ns += static_cast<double>(duration);
       return;
     }
     const std::size_t members = rank.group_of(event).members.size();
     of.bus_time += bandwidth(rank.text(event.operation), bytes, 1, members).bus;
-    of.exposed_ns += event.exposed_ns();
-    of.share_ns += event.exposed_ns() + (event.post_end_ns >= 0 ? event.post_end_ns - event.begin_ns : 0);
+    of.exposed_ns += static_cast<double>(event.exposed_ns());
+    of.share_ns += static_cast<double>(event.exposed_ns());
+    if (event.post_end_ns >= 0) of.share_ns += static_cast<double>(event.post_end_ns - event.begin_ns);
   }
 
   void finish(Profile& profile) {
-    const double all = static_cast<double>(std::max<std::int64_t>(all_ns_, 1));
-    std::int64_t accounted = 0, exposed = 0;
+    const double all = std::max(all_ns_, 1.0);
+    double accounted = 0.0, exposed = 0.0;
     for (auto& [name, of] : classes_) {
       ProfileRow& row = of.row;
       row.operation = name.first;
       row.group = name.second;
       row.p50_us = percentile(of.times, 50);
       row.p95_us = percentile(of.times, 95);
-      const double time = static_cast<double>(std::max<std::int64_t>(of.time_ns, 1));
+      const double time = std::max(of.time_ns, 1.0);
       row.algorithm_gb_s = static_cast<double>(row.bytes) / time;
       row.bus_gb_s = of.bus_time / time;
-      row.exposed_us = us_of(of.exposed_ns);
-      row.share = static_cast<double>(of.share_ns) / all;
+      row.exposed_us = of.exposed_ns / 1000.0;
+      row.share = of.share_ns / all;
       accounted += of.share_ns;
       exposed += of.exposed_ns;
       profile.rows.push_back(std::move(row));
@@ -79,14 +80,14 @@ class Summing {
     std::ranges::stable_sort(profile.rows, std::greater<>(), &ProfileRow::share);
     profile.step_p50_us = percentile(steps_, 50);
     profile.step_p95_us = percentile(steps_, 95);
-    profile.exposed_share = static_cast<double>(exposed) / all;
-    profile.unaccounted_share = std::max(0.0, 1.0 - static_cast<double>(accounted) / all);
+    profile.exposed_share = exposed / all;
+    profile.unaccounted_share = std::max(0.0, 1.0 - accounted / all);
   }
 
  private:
   std::map<std::pair<std::string, std::string>, Class> classes_;
   std::vector<double> steps_;
-  std::int64_t all_ns_ = 0;
+  double all_ns_ = 0.0;
 };
 
 std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }

@@ -8,6 +8,6 @@ seed=${2-1}
 tools/setup.sh
 cmake --preset asan >/dev/null
 cmake --build --preset asan --target fuzz_files -j "$(nproc)" >/dev/null
-for target in safetensors config case plan index; do
+for target in safetensors config case plan index trace flight_record; do
   build/asan/tests/fuzz/fuzz_files "$target" "$count" "$seed"
 done

@@ -14,6 +14,10 @@
 #include "models/model_type.h"
 #include "models/state.h"
 #include "parallel/plan_json.h"
+#include "reports/chrome_trace.h"
+#include "reports/flight_record.h"
+#include "reports/profile.h"
+#include "reports/trace_diff.h"
 
 namespace shardproof {
 namespace {
@@ -71,6 +75,19 @@ void read_index(const fs::path& folder) {
   for (const std::string& name : files.names()) files.tensor(name, host);
 }
 
+// Whatever the file says must be possible to add up, to write again and to compare with itself.
+void read_trace(const fs::path& folder) {
+  const RunTrace trace = trace_from_json(read_trace_json(folder / "trace.json"));
+  (void)profile_of(trace);
+  (void)chrome_text(trace);
+  if (!compare_traces(trace, trace).divergences.empty()) fail(ErrorKind::internal_error, "a trace differs from itself");
+}
+
+void read_flight_record(const fs::path& folder) {
+  const FlightRecord record = flight_record_from_json(read_trace_json(folder / "record.0"));
+  for (const TraceEvent& event : record.calls.events) (void)signature(record.calls, event);
+}
+
 // The message without the paths of files in the folder, which are quoted as keys are.
 std::string without_paths(std::string message, const std::string& folder) {
   for (std::size_t at = message.find(folder); at != std::string::npos; at = message.find(folder, at)) {
@@ -116,6 +133,8 @@ const std::map<std::string, FuzzTarget>& fuzz_targets() {
         "base.json",
         read_case}},
       {"plan", {{kData / "fuzz/flux_plan.json", kData / "fuzz/list_plan.json"}, "plan.json", read_plan}},
+      {"trace", {{kData / "fuzz/trace.json"}, "trace.json", read_trace}},
+      {"flight_record", {{kData / "fuzz/flight_record.json"}, "record.0", read_flight_record}},
       {"index",
        {{kData / "fuzz/sharded/weights.safetensors.index.json"}, "weights.safetensors.index.json", read_index}},
   };
