@@ -25,6 +25,7 @@
 #include "real/mpi_communicator.h"
 #include "real/nccl_communicator.h"
 #include "real/nccl_store.h"
+#include "real/nvtx_ranges.h"
 #include "real/peer_failure.h"
 #include "reports/chrome_trace.h"
 #include "reports/profile.h"
@@ -62,7 +63,10 @@ class RealRun {
                      mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run",
                      options.backend == Backend::nccl ? "shardproof launch" : "mpirun", mesh.size());
     check_one_case(options, request_.cases);
-    if (is_recorded(options)) recorder_ = std::make_unique<OperationRecorder>();
+    if (is_recorded(options) || ranges_) {
+      const auto keep = is_recorded(options) ? OperationRecorder::Keep::events : OperationRecorder::Keep::nothing;
+      recorder_ = std::make_unique<OperationRecorder>(keep, ranges_.get());
+    }
   }
 
   const std::vector<std::string>& cases() const { return request_.cases; }
@@ -255,6 +259,7 @@ class RealRun {
   Communicator& world_;
   RunRequest request_;
   Verifier verifier_;
+  std::unique_ptr<RangeSink> ranges_ = nvtx_ranges();  // for a tool, if one is attached
   std::unique_ptr<OperationRecorder> recorder_;
   StepWatch watch_;
 };

@@ -92,6 +92,26 @@ TEST(TraceOfARun, ShowsTheCallThatOneRankDidNotMake) {
               HasSubstr("exchange 'ring: keys and values' float64"));
 }
 
+// As Nsight Systems would: a tool that NVTX loads is told of every range, whether the run is recorded or not.
+TEST(NvtxOfARun, TellsAToolOfEveryOperation) {
+  if (std::string_view(SHARDPROOF_NVTX_TOOL).empty())
+    GTEST_SKIP() << "this build has no NVTX, tools/setup_nccl.sh fetches it";
+  for (const Words& more : {Words{}, {"--steps", "1"}}) {
+    Ranks ranks(2);
+    Words words = run("mpi", {"--check", "off"});
+    words.insert(words.end(), more.begin(), more.end());
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.start(words, {"NVTX_INJECTION64_PATH=" SHARDPROOF_NVTX_TOOL, "NVTX_TOOL_OUTPUT=ranges"});
+    }
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).status, 0);
+    const std::string ranges = contents_of(ranks.folder() / "ranges.1");
+    EXPECT_THAT(ranges, AllOf(testing::StartsWith("domain shardproof\nstep\n  FluxTransformer2DModel\n"),
+                              HasSubstr("      FluxAttention\n"), HasSubstr("        exchange\n        attention\n"),
+                              HasSubstr("        wait\n"), HasSubstr("          matmul\n")));
+    EXPECT_EQ(ranges.find("\nstep\n"), ranges.rfind("\nstep\n"));
+  }
+}
+
 std::string verdict_in(const std::filesystem::path& file) {
   return read_json_file(file).at("results").at(std::size_t{0}).at("verdict").as_string();
 }

@@ -65,6 +65,7 @@ constexpr std::array kThirdPartyRules{
     ThirdPartyRule{"c10/", "real tests", ""},
     ThirdPartyRule{"cuda", "real tests", ""},
     ThirdPartyRule{"nccl", "real tests", ""},
+    ThirdPartyRule{"nvtx3/", "real tests", ""},
     ThirdPartyRule{"mpi", "real tests", ""},
 };
 
