@@ -24,7 +24,10 @@ namespace {
 void run_on_ranks(const Options& options, int ranks, Mover* mover,
                   const std::function<void(Communicator& world)>& body) {
   if (options.backend == Backend::cuda_threads) {
-    run_cuda_ranks({.world_size = ranks}, [&](Communicator& world, void*) { body(world); });
+    run_cuda_ranks({.world_size = ranks, .device = options.torch.index}, [&](Communicator& world, void* stream) {
+      compute_on_torch_stream(options.torch, stream);
+      body(world);
+    });
     return;
   }
   run_ranks({.world_size = ranks, .schedule_seed = options.schedule_seed, .workers = options.workers, .mover = mover},
@@ -99,6 +102,8 @@ class LocalRun {
       arguments.push_back(&verifier_.arguments_of_rank(case_name, config(), rank));
       if (is_recorded(options_)) recorders_.push_back(std::make_unique<OperationRecorder>());
     }
+    // Ranks compute on streams of their own, which do not wait for what was computed here.
+    if (request_.given_device) request_.given_device->synchronize();
     // Every rank writes its own elements only.
     std::vector<std::optional<std::string>> refusals(static_cast<std::size_t>(ranks));
     try {

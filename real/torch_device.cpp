@@ -44,7 +44,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
@@ -128,12 +128,8 @@ at::Tensor converted(const at::Tensor& src, DType from, DType to) {
 
 class TorchDevice final : public Device {
  public:
-  // A stream of somebody else's is known to c10 by its address.
-  TorchDevice(const c10::Device& place, void* stream)
-      : place_(place), allocator_(*c10::GetAllocator(place.type())), place_functions_(place.type()) {
-    if (place.is_cpu() || stream == nullptr) return;
-    stream_.emplace(c10::Stream::UNSAFE, place, reinterpret_cast<c10::StreamId>(stream));
-  }
+  explicit TorchDevice(const c10::Device& place)
+      : place_(place), allocator_(*c10::GetAllocator(place.type())), place_functions_(place.type()) {}
 
  private:
   std::string_view do_name() const override { return place_.is_cpu() ? "torch" : "cuda"; }
@@ -145,7 +141,6 @@ class TorchDevice final : public Device {
   StoragePointer do_allocate(std::size_t bytes) override {
     try {
       const c10::OptionalDeviceGuard place(guarded_place());
-      const c10::OptionalStreamGuard stream(stream_);
       return std::make_shared<TorchStorage>(*this, allocator_.allocate(bytes), bytes);
     } catch (const c10::Error& error) {
       fail(ErrorKind::shape_error, "device '{}' has no {} bytes for a tensor: {}", name(), bytes,
@@ -206,7 +201,6 @@ class TorchDevice final : public Device {
     try {
       const c10::InferenceMode inference;
       const c10::OptionalDeviceGuard place(guarded_place());
-      const c10::OptionalStreamGuard stream(stream_);
       const OneThread threads;
       return body();
     } catch (const Error&) {
@@ -284,7 +278,6 @@ class TorchDevice final : public Device {
   c10::Device place_;
   c10::Allocator& allocator_;
   c10::impl::VirtualGuardImpl place_functions_;
-  std::optional<c10::Stream> stream_;
 };
 
 double largest_finite(DType dtype) {
@@ -404,7 +397,20 @@ Device* make_device(const TorchDeviceOptions& options) {
   const OneThread threads;
   at::set_num_threads(1);
   try {
-    return new TorchDevice(place_for(options), options.stream);
+    return new TorchDevice(place_for(options));
+  } catch (const c10::Error& error) {
+    fail(ErrorKind::unsupported_error, "LibTorch cannot be used: {}", error.what_without_backtrace());
+  }
+}
+
+// A stream of somebody else's is known to c10 by its address.
+void compute_on_stream(const TorchDeviceOptions& options, void* stream) {
+  SHARDPROOF_CHECK(options.place == TorchPlace::cuda, usage_error,
+                   "a stream to compute on is given for a processor, which has none; expected the place of a GPU");
+  try {
+    const c10::Device place = place_for(options);
+    const c10::impl::VirtualGuardImpl cuda(place.type());
+    cuda.exchangeStream(c10::Stream(c10::Stream::UNSAFE, place, reinterpret_cast<c10::StreamId>(stream)));
   } catch (const c10::Error& error) {
     fail(ErrorKind::unsupported_error, "LibTorch cannot be used: {}", error.what_without_backtrace());
   }
@@ -414,6 +420,7 @@ Device* make_device(const TorchDeviceOptions& options) {
 }  // namespace shardproof
 
 extern "C" [[gnu::visibility("default")]] const shardproof::TorchModule* shardproof_torch_module() {
-  static constexpr shardproof::TorchModule kModule{SHARDPROOF_TORCH_INTERFACE, shardproof::make_device};
+  static constexpr shardproof::TorchModule kModule{SHARDPROOF_TORCH_INTERFACE, shardproof::make_device,
+                                                   shardproof::compute_on_stream};
   return &kModule;
 }

@@ -5,12 +5,19 @@
 
 namespace shardproof {
 
-std::unique_ptr<Device> make_torch_device(const TorchDeviceOptions&) {
+namespace {
+
+[[noreturn]] void say_how_to_build_it() {
   fail(ErrorKind::unsupported_error,
        "this build has no LibTorch; run tools/setup_python.sh, or name the folder of a LibTorch or of the Python "
        "package "
        "torch with -DSHARDPROOF_TORCH_ROOT=FOLDER, and configure again");
 }
+
+}  // namespace
+
+std::unique_ptr<Device> make_torch_device(const TorchDeviceOptions&) { say_how_to_build_it(); }
+void compute_on_torch_stream(const TorchDeviceOptions&, void*) { say_how_to_build_it(); }
 bool torch_is_built() { return false; }
 
 }  // namespace shardproof

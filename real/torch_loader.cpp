@@ -38,7 +38,7 @@ std::string module_path() {
       fmt::join(names, " and no "));
 }
 
-const TorchModule& load() {
+TorchModule load() {
   const std::string path = module_path();
   const std::string shown = printable(path, 1000);
   // Its symbols stay its own. It is never unloaded: tensors, exceptions and threads of torch refer to its code.
@@ -56,11 +56,19 @@ const TorchModule& load() {
   return *module;
 }
 
+const TorchModule& torch_module() {
+  static const TorchModule module = load();
+  return module;
+}
+
 }  // namespace
 
 std::unique_ptr<Device> make_torch_device(const TorchDeviceOptions& options) {
-  static const TorchModule& module = load();
-  return std::unique_ptr<Device>(module.make_device(options));
+  return std::unique_ptr<Device>(torch_module().make_device(options));
+}
+
+void compute_on_torch_stream(const TorchDeviceOptions& options, void* stream) {
+  torch_module().compute_on_stream(options, stream);
 }
 
 bool torch_is_built() { return true; }

@@ -11,7 +11,9 @@ namespace shardproof {
 
 struct TorchModule {
   const char* interface_version;  // first, and the only member that is read before it is compared
-  Device* (*make_device)(const TorchDeviceOptions& options);  // the caller deletes it; throws as make_torch_device()
+  // The two functions of real/torch_device.h; the caller deletes the device.
+  Device* (*make_device)(const TorchDeviceOptions& options);
+  void (*compute_on_stream)(const TorchDeviceOptions& options, void* stream);
 };
 
 inline constexpr const char* kTorchModuleFunction = "shardproof_torch_module";

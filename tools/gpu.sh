@@ -101,7 +101,7 @@ if grep -F '***Skipped' "$results/tests.log" | sed 's/^/gpu: skipped: /' | tee -
 fi
 # Real ranks, as many GPUs as there are or one that they share; with a trace where `run` can write one.
 trace=()
-if "$program" run --help | grep -q -- --trace; then trace=(--trace "$results/trace"); fi
+if "$program" run --help | grep -q -- --trace; then trace=(--trace "$results/trace.json"); fi
 export NCCL_MULTI_RANK_GPU_ENABLE=1
 step 40 run "$program" launch -n 2 -- "$program" run "$export_dir" --backend nccl --device cuda --ring-degree 2 \
   --dtype bfloat16 --json "$results/run.json" "${trace[@]}" || true

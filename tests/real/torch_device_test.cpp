@@ -111,6 +111,12 @@ TEST(TorchDevice, NeedsNoStackBeyondThatOfASimulatedRank) {
   }
 }
 
+TEST(TorchDevice, HasStreamsOnGpusOnly) {
+  EXPECT_EQ(thrown_by([] { compute_on_torch_stream({.place = TorchPlace::cpu}, nullptr); }),
+            thrown(ErrorKind::usage_error,
+                   "a stream to compute on is given for a processor, which has none; expected the place of a GPU"));
+}
+
 // Two would have threads and settings of their own.
 TEST(TorchDevice, BringsNoSecondOpenMp) {
   torch_device_to_test();

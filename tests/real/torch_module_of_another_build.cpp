@@ -3,6 +3,6 @@
 #include "real/torch_module.h"
 
 extern "C" [[gnu::visibility("default")]] const shardproof::TorchModule* shardproof_torch_module() {
-  static constexpr shardproof::TorchModule kModule{"0.0.0-other", nullptr};
+  static constexpr shardproof::TorchModule kModule{"0.0.0-other", nullptr, nullptr};
   return &kModule;
 }

@@ -13,6 +13,7 @@ TEST(TorchStub, SaysHowToGetTheDevice) {
   EXPECT_FALSE(torch_is_built());
   const auto error = thrown_by([] { make_torch_device(); });
   ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(thrown_by([] { compute_on_torch_stream({}, nullptr); }), error);
   EXPECT_EQ(error->kind, ErrorKind::unsupported_error);
   EXPECT_EQ(error->message,
             "this build has no LibTorch; run tools/setup_python.sh, or name the folder of a LibTorch or of the Python "
