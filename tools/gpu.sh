@@ -99,12 +99,19 @@ step 150 tests ctest --test-dir "$build" -L gpu --output-on-failure --output-jun
 if grep -F '***Skipped' "$results/tests.log" | sed 's/^/gpu: skipped: /' | tee -a "$results/summary.txt" | grep .; then
   failed=1
 fi
-# Real ranks, as many GPUs as there are or one that they share; with a trace where `run` can write one.
-trace=()
-if "$program" run --help | grep -q -- --trace; then trace=(--trace "$results/trace.json"); fi
+# Real ranks, as many GPUs as there are or one that they share; with a profile and a trace where `run` has them.
+profile() {  # NAME: the options that keep what a run of that name says of itself
+  printf '%s\n' --json "$results/$1.json"
+  if "$program" run --help | grep -q -- --trace; then
+    printf '%s\n' --warmup 2 --steps 5 --trace "$results/$1.trace.json"
+  fi
+}
 export NCCL_MULTI_RANK_GPU_ENABLE=1
-step 40 run "$program" launch -n 2 -- "$program" run "$export_dir" --backend nccl --device cuda --ring-degree 2 \
-  --dtype bfloat16 --json "$results/run.json" "${trace[@]}" || true
+run=(run "$export_dir" --device cuda --ring-degree 2 --dtype bfloat16 --case base)
+mapfile -t kept < <(profile nccl)
+step 40 nccl "$program" launch -n 2 -- "$program" "${run[@]}" --backend nccl "${kept[@]}" || true
+mapfile -t kept < <(profile threads)
+step 40 threads "$program" "${run[@]}" --backend cuda-threads "${kept[@]}" || true
 step 40 verify "$program" verify "$export_dir" --device cuda --dtype float32 --tier rounding --case base \
   --json "$results/verify.json" || true
 exit "$failed"
