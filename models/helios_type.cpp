@@ -102,7 +102,8 @@ std::vector<ModelCase> helios_hostile_cases(std::uint64_t seed, Device& host) {
 // that all divide evenly where one does.
 ModelCase helios_sized_case(const Json&, const ModelSize& size, std::uint64_t seed, Device& host) {
   HeliosSizes sizes{size.batch, size.text, size.image, 2, 2};
-  if (size.has("history")) std::tie(sizes.of_short, sizes.of_mid, sizes.of_long) = std::tuple(size.image, 2 * size.image, 4 * size.image);
+  if (size.has("history"))
+    std::tie(sizes.of_short, sizes.of_mid, sizes.of_long) = std::tuple(size.image, 2 * size.image, 4 * size.image);
   return helios_case("sized", seed, host, sizes);
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fetches what the NCCL communicator is compiled and linked with, NCCL and the CUDA runtime, and the headers of NVTX, as
-# Python packages into build/nccl, where CMake finds them; 245 MB, nothing is installed elsewhere. Where they cannot be had (no Python, no
-# network) it says why and ends with 77: the build then has a stub in its place, and its tests are skipped.
+# Python packages into build/nccl, where CMake finds them; 245 MB, nothing is installed elsewhere. Where they cannot be
+# had (no Python, no network) it says why and ends with 77: the build then has a stub in its place, and its tests are
+# skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
