@@ -22,11 +22,10 @@ esac
 
 # Prints one line for each thing that is missing.
 missing_things() {
-  local tool
   nvidia-smi -L >/dev/null 2>&1 || echo "a GPU with its driver: nvidia-smi -L fails"
-  for tool in cmake ninja g++; do
-    command -v "$tool" >/dev/null || echo "$tool: tools/setup.sh installs it"
-  done
+  # What GPUs do not need: processes of mpirun, a Python environment of our own, a compiler cache.
+  tools/setup.sh --missing | grep -vE '^(libopenmpi-dev|openmpi-bin|python3-venv|ccache)$' |
+    sed 's/.*/the Debian package &: tools\/setup.sh installs it/' || true
   if ! command -v "$python" >/dev/null; then
     echo "Python: there is no $python"
   elif ! "$python" -c 'import sys, torch; sys.exit(not torch.version.cuda)' >/dev/null 2>&1; then

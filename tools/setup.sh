@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build shardproof on Debian, and checks the processor. Safe to run again: when nothing is
-# missing it only says so. Works as root, or as a user who may use sudo.
+# missing it only says so. Works as root, or as a user who may use sudo. With --missing it prints the packages that are
+# missing, one a line, and does nothing.
 set -euo pipefail
 
 packages=(
@@ -47,6 +48,19 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
     fail "apt-get could not install: $*"
 }
+
+case "${1-}" in
+  "") ;;
+  --missing)
+    command -v dpkg-query >/dev/null || exit 0
+    missing_packages
+    exit 0
+    ;;
+  *)
+    echo "usage: tools/setup.sh [--missing]      --missing only prints what is missing" >&2
+    exit 2
+    ;;
+esac
 
 check_processor
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
