@@ -96,8 +96,11 @@ class Workload {
 };
 
 struct Answer {
-  double seconds = 0.0;
-  std::uint64_t hash = 0;
+  double off_seconds = 0.0;
+  double on_seconds = 0.0;
+  std::uint64_t off_hash = 0;
+  std::uint64_t on_hash = 0;
+  std::uint64_t events = 0;
 };
 
 // Reads or writes all of it; false at the end of the other side.
@@ -119,56 +122,45 @@ bool send(int descriptor, Value value) {
   return exchange_bytes(descriptor, std::as_writable_bytes(std::span(&value, 1)), true);
 }
 
-// The twin: for every number of calls that it is told, how long they took.
+// A process that measures: for every number of calls that it is told, how long they took.
 int serve(const std::string& source, int answers) {
   Workload workload(source);
   for (int calls = 0; receive(STDIN_FILENO, calls);) {
-    const double seconds = workload.seconds(calls, Recording::off);
-    if (!send(answers, Answer{.seconds = seconds, .hash = workload.hash()})) return 1;
+    Answer answer;
+    answer.off_seconds = workload.seconds(calls, Recording::off);
+    answer.off_hash = workload.hash();
+    answer.on_seconds = workload.seconds(calls, Recording::on);
+    answer.on_hash = workload.hash();
+    answer.events = workload.events();
+    if (!send(answers, answer)) return 1;
   }
   return 0;
 }
 
-// The program whose seams do not look for a recorder.
-class Twin {
- public:
-  Twin(const std::filesystem::path& program, const std::string& source) {
-    std::array<int, 2> questions{}, answers{};
-    SHARDPROOF_CHECK(::pipe(questions.data()) == 0 && ::pipe(answers.data()) == 0, state_error, "no pipe: {}",
-                     std::strerror(errno));
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::dup2(questions[0], STDIN_FILENO);
-      ::close(questions[1]);
-      ::close(answers[0]);
-      const std::string descriptor = std::to_string(answers[1]);
-      ::execl(program.c_str(), program.c_str(), source.c_str(), descriptor.c_str(), nullptr);
-      ::_exit(127);
-    }
-    ::close(questions[0]);
-    ::close(answers[1]);
-    ask_ = questions[1];
-    hear_ = answers[0];
+// Where memory comes to lie changes times by more than what is measured here, so that every round has new processes.
+Answer measured(const std::filesystem::path& program, const std::string& source, int calls) {
+  std::array<int, 2> questions{}, answers{};
+  SHARDPROOF_CHECK(::pipe(questions.data()) == 0 && ::pipe(answers.data()) == 0, state_error, "no pipe: {}",
+                   std::strerror(errno));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(questions[0], STDIN_FILENO);
+    ::close(questions[1]);
+    ::close(answers[0]);
+    const std::string descriptor = std::to_string(answers[1]);
+    ::execl(program.c_str(), program.c_str(), source.c_str(), descriptor.c_str(), nullptr);
+    ::_exit(127);
   }
-  ~Twin() {
-    ::close(ask_);
-    ::close(hear_);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Twin(const Twin&) = delete;
-  Twin& operator=(const Twin&) = delete;
-
-  Answer measure(int calls) const {
-    Answer answer;
-    SHARDPROOF_CHECK(send(ask_, calls) && receive(hear_, answer), state_error, "the other program has ended");
-    return answer;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int ask_ = -1;
-  int hear_ = -1;
-};
+  ::close(questions[0]);
+  ::close(answers[1]);
+  Answer answer;
+  const bool is_answered = send(questions[1], calls) && receive(answers[0], answer);
+  ::close(questions[1]);
+  ::close(answers[0]);
+  ::waitpid(pid, nullptr, 0);
+  SHARDPROOF_CHECK(is_answered, state_error, "{} has ended", program.string());
+  return answer;
+}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -180,32 +172,35 @@ struct Bars {
   std::optional<double> off, on;
 };
 
-void measure(const std::filesystem::path& twin_program, const std::string& name, const std::string& source, int calls,
-             const Bars& bars, bench::Figures& figures) {
-  Workload workload(source);
-  const Twin twin(twin_program, source);
-  (void)workload.seconds(1, Recording::on);
-  const std::uint64_t recorded = workload.hash();
-  const std::size_t events = workload.events();
-  (void)workload.seconds(1, Recording::off);
-  const bool is_same = recorded == workload.hash() && recorded == twin.measure(1).hash && events > 100;
+struct Programs {
+  std::filesystem::path with, without;  // seams that look for a recorder, and that do not
+};
+
+void measure(const Programs& programs, const std::string& name, const std::string& source, int calls, const Bars& bars,
+             bench::Figures& figures) {
+  const Answer first = measured(programs.with, source, 1), without = measured(programs.without, source, 1);
+  const bool is_same = first.off_hash == first.on_hash && first.off_hash == without.off_hash && first.events > 100 &&
+                       without.events < 10;
   if (!is_same) {
     figures.at_most(name + ": the three do not return the same bits", 1.0, 0.0, "");
     return;
   }
   std::vector<double> off, on, seconds;
   for (int round = 0; round < kRounds; ++round) {
-    const double without = twin.measure(calls).seconds;
-    const double with_none = workload.seconds(calls, Recording::off);
-    const double with_one = workload.seconds(calls, Recording::on);
-    off.push_back(with_none / without);
-    on.push_back(with_one / with_none);
-    seconds.push_back(with_none / calls);
+    // In turn, so that a machine that gets slower or faster counts for neither.
+    Answer of_without;
+    if (round % 2 == 0) of_without = measured(programs.without, source, calls);
+    const Answer of_with = measured(programs.with, source, calls);
+    if (round % 2 == 1) of_without = measured(programs.without, source, calls);
+    off.push_back(of_with.off_seconds / of_without.off_seconds);
+    on.push_back(of_with.on_seconds / of_with.off_seconds);
+    seconds.push_back(of_with.off_seconds / calls);
   }
   const auto print = [&](const std::string& what, double ratio, const std::optional<double>& bar) {
     bar ? figures.at_most(what, ratio, *bar, "x") : figures.tell(what, ratio, "x");
   };
-  figures.tell(name + fmt::format(": {} operations and module calls a rank", events), median(seconds) * 1e3, "ms");
+  figures.tell(name + fmt::format(": {} operations and module calls a rank", first.events), median(seconds) * 1e3,
+               "ms");
   print(name + ": no recorder, over seams that look for none", median(off), bars.off);
   print(name + ": with a recorder, over no recorder", median(on), bars.on);
 }
@@ -215,12 +210,12 @@ int measure_all(const std::filesystem::path& program) {
       fmt::format("Recording: float32, {} simulated ranks in a rotating ring, one worker, medians of "
                   "{} alternating rounds",
                   kRanks, kRounds));
-  const std::filesystem::path twin = program.parent_path() / "recorder_cost_without";
+  const Programs programs{.with = program, .without = program.parent_path() / "recorder_cost_without"};
   const bench::TemporaryExport folder("recorder_cost");
   bench::write_synthetic_export({.folder = folder.folder(), .gigabytes = bench::kSmallestGigabytes, .tokens = 256});
-  measure(twin, "FLUX, 30 MB of weights, 256 tokens", folder.folder(), 4, {.off = kOffBar, .on = kOnBar}, figures);
+  measure(programs, "FLUX, 30 MB of weights, 256 tokens", folder.folder(), 8, {.off = kOffBar, .on = kOnBar}, figures);
   // So small that every operation takes about a microsecond.
-  measure(twin, "FLUX of a few thousand weights", "flux", 100, {}, figures);
+  measure(programs, "FLUX of a few thousand weights", "flux", 100, {}, figures);
   return figures.finish();
 }
 
