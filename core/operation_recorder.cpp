@@ -25,9 +25,7 @@ std::int64_t recorded_bytes(const Tensor& tensor) {
 
 }  // namespace
 
-OperationRecorder::OperationRecorder(Keep keep, RangeSink* ranges) : keeps_(keep == Keep::events), ranges_(ranges) {
-  if (keeps_) blocks_.push_back(std::make_unique<Block>());
-}
+OperationRecorder::OperationRecorder(Keep keep, RangeSink* ranges) : keeps_(keep == Keep::events), ranges_(ranges) {}
 
 OperationRecorder::~OperationRecorder() = default;
 
@@ -36,9 +34,8 @@ OperationRecorder* OperationRecorder::exchange_current(OperationRecorder* record
 }
 
 std::int64_t OperationRecorder::add(EventKind kind) {
-  if (count_ == blocks_.size() * kBlock) blocks_.push_back(std::make_unique<Block>());
-  const auto number = static_cast<std::int64_t>(count_++);
-  RecordedEvent& event = at(number);
+  const auto number = static_cast<std::int64_t>(events_.size());
+  RecordedEvent& event = events_.add();
   event.kind = kind;
   event.step = step_;
   event.scope = scopes_.empty() ? -1 : scopes_.back();
@@ -124,21 +121,23 @@ std::int64_t OperationRecorder::post(const Communicator& group, const Request& r
   const std::int32_t place = group_number(group);
   const std::int64_t number = add(EventKind::communication);
   RecordedEvent& event = at(number);
-  event.is_sum = request.reduction == Reduction::sum;
   event.place = place;
   event.call = ++group_calls_[static_cast<std::size_t>(place)];
-  event.group_call = request.call;
   event.operation = operation_name(request.operation);
-  event.purpose = request.purpose;
   event.dtype = request.dtype;
   event.shape = request.row_shape;
-  event.send_rows = recorded_rows(request.send);
-  event.receive_rows = recorded_rows(request.receive);
-  event.send_bytes = recorded_bytes(request.send);
-  event.receive_bytes = recorded_bytes(request.receive);
-  event.to = request.to;
-  event.from = request.from;
-  event.root = request.root;
+  event.movement = static_cast<std::int32_t>(movements_.size());
+  RecordedMovement& movement = movements_.add();
+  movement.is_sum = request.reduction == Reduction::sum;
+  movement.purpose = request.purpose;
+  movement.group_call = request.call;
+  movement.send_rows = recorded_rows(request.send);
+  movement.receive_rows = recorded_rows(request.receive);
+  movement.send_bytes = recorded_bytes(request.send);
+  movement.receive_bytes = recorded_bytes(request.receive);
+  movement.to = request.to;
+  movement.from = request.from;
+  movement.root = request.root;
   event.begin_ns = steady_nanoseconds();
   return number;
 }
@@ -146,13 +145,13 @@ std::int64_t OperationRecorder::post(const Communicator& group, const Request& r
 void OperationRecorder::end_post(std::int64_t event, const Work& work) {
   if (ranges_ != nullptr) ranges_->pop();
   if (event < 0) return;
-  at(event).post_end_ns = steady_nanoseconds();
-  at(event).device_span = work.device_span();
+  movement_at(event).post_end_ns = steady_nanoseconds();
+  movement_at(event).device_span = work.device_span();
 }
 
 void OperationRecorder::begin_wait(std::int64_t event) {
   if (ranges_ != nullptr) ranges_->push("wait");
-  if (event >= 0) at(event).wait_begin_ns = steady_nanoseconds();
+  if (event >= 0) movement_at(event).wait_begin_ns = steady_nanoseconds();
 }
 
 void OperationRecorder::end_wait(std::int64_t event) {

@@ -7,7 +7,6 @@
 // operation; computation by module path, number of the module's call, operation and its ordinal in that call.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -46,26 +45,61 @@ struct DeviceSpan {
   std::atomic<std::int64_t> end_ns{-1};
 };
 
-// Times are steady_nanoseconds(); -1 = did not come about.
+// Times are steady_nanoseconds(); -1 = did not come about. Small, since a large model makes many of them.
 struct RecordedEvent {
   EventKind kind = EventKind::step;
-  bool is_sum = false;                  // of a communication: it serves a reduction
-  std::int32_t step = 0;                // 0 = the first that was recorded
-  std::int32_t scope = -1;              // number of the event of the module call in which it happened; -1 = none
-  std::int32_t place = -1;              // of a module call: number of the path; of a communication: number of the group
-  std::int64_t call = 0;                // of this module, or in this group, within the step; 1 = the first
-  std::int64_t group_call = 0;          // of a communication: in the group since the group was made; 1 = the first
-  std::string_view operation, purpose;  // literals
-  DType dtype;                          // of the result; of a communication: of the rows
-  Shape shape;                          // of the result; of a communication: of one row
-  std::int64_t bytes = 0;               // of a computation: of its result and of the tensors that it reads
+  DType dtype;                 // of the result; of a communication: of the rows
+  std::int32_t step = 0;       // 0 = the first that was recorded
+  std::int32_t scope = -1;     // number of the event of the module call in which it happened; -1 = none
+  std::int32_t place = -1;     // of a module call: number of the path; of a communication: number of the group
+  std::int32_t call = 0;       // of this module, or in this group, within the step; 1 = the first
+  std::int32_t movement = -1;  // of a communication: number of its RecordedMovement
+  std::string_view operation;  // a literal
+  Shape shape;                 // of the result; of a communication: of one row
+  std::int64_t bytes = 0;      // of a computation: of its result and of the tensors that it reads
+  // A communication begins when it is posted and ends when it is known to be complete, which is in wait().
+  std::int64_t begin_ns = -1, end_ns = -1;
+};
+
+// What a communication has besides.
+struct RecordedMovement {
+  bool is_sum = false;          // it serves a reduction
+  std::string_view purpose;     // a literal
+  std::int64_t group_call = 0;  // in the group since the group was made; 1 = the first
   std::int64_t send_rows = 0, receive_rows = 0;
   std::int64_t send_bytes = 0, receive_bytes = 0;
   std::int32_t to = -1, from = -1, root = -1;
-  // A communication begins when it is posted and ends when it is known to be complete, which is in wait().
-  std::int64_t begin_ns = -1, end_ns = -1;
-  std::int64_t post_end_ns = -1, wait_begin_ns = -1;  // of a communication
-  std::shared_ptr<const DeviceSpan> device_span;      // of a communication, where the transport measures it
+  std::int64_t post_end_ns = -1, wait_begin_ns = -1;
+  std::shared_ptr<const DeviceSpan> device_span;  // where the transport measures it
+};
+
+// A list that grows by blocks, whose elements stay where they are; memory is touched when an element is added.
+template <class T>
+class BlockList {
+ public:
+  BlockList() = default;
+  ~BlockList() {
+    for (std::size_t i = 0; i < count_; ++i) std::destroy_at(&(*this)[i]);
+    for (T* const block : blocks_) std::allocator<T>().deallocate(block, kBlock);
+  }
+  BlockList(const BlockList&) = delete;
+  BlockList& operator=(const BlockList&) = delete;
+
+  std::size_t size() const { return count_; }
+  const T& operator[](std::size_t number) const { return blocks_[number / kBlock][number % kBlock]; }
+  T& operator[](std::size_t number) { return blocks_[number / kBlock][number % kBlock]; }
+  T& add() {
+    if (count_ == blocks_.size() * kBlock) blocks_.push_back(std::allocator<T>().allocate(kBlock));
+    T* const place = &blocks_[count_ / kBlock][count_ % kBlock];
+    std::construct_at(place);
+    ++count_;
+    return *place;
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 1024;
+  std::vector<T*> blocks_;
+  std::size_t count_ = 0;
 };
 
 // Is told of every operation, for tools that show ranges of names.
@@ -94,8 +128,11 @@ class OperationRecorder {
     std::vector<int> members;  // world ranks
   };
   bool keeps_events() const { return keeps_; }
-  std::size_t event_count() const { return count_; }
-  const RecordedEvent& event(std::size_t number) const { return (*blocks_[number / kBlock])[number % kBlock]; }
+  std::size_t event_count() const { return events_.size(); }
+  const RecordedEvent& event(std::size_t number) const { return events_[number]; }
+  const RecordedMovement& movement_of(const RecordedEvent& communication) const {
+    return movements_[static_cast<std::size_t>(communication.movement)];
+  }
   const std::vector<Group>& groups() const { return groups_; }
   const std::string& path(std::int32_t number) const { return paths_[static_cast<std::size_t>(number)]; }
 
@@ -114,12 +151,8 @@ class OperationRecorder {
   void end_wait(std::int64_t event);
 
  private:
-  static constexpr std::size_t kBlock = 1024;
-  using Block = std::array<RecordedEvent, kBlock>;
-
-  RecordedEvent& at(std::int64_t number) {
-    return (*blocks_[static_cast<std::size_t>(number) / kBlock])[static_cast<std::size_t>(number) % kBlock];
-  }
+  RecordedEvent& at(std::int64_t number) { return events_[static_cast<std::size_t>(number)]; }
+  RecordedMovement& movement_at(std::int64_t event) { return movements_[static_cast<std::size_t>(at(event).movement)]; }
   std::int64_t add(EventKind kind);
   std::int32_t group_number(const Communicator& group);
 
@@ -127,8 +160,8 @@ class OperationRecorder {
 
   bool keeps_;
   RangeSink* ranges_;
-  std::vector<std::unique_ptr<Block>> blocks_;
-  std::size_t count_ = 0;
+  BlockList<RecordedEvent> events_;
+  BlockList<RecordedMovement> movements_;
   std::int32_t step_ = -1;
   std::int64_t step_event_ = -1;
   std::vector<std::int32_t> scopes_;  // the module calls that are open, by their events
@@ -136,9 +169,9 @@ class OperationRecorder {
   int depth_ = 0;                     // of computations in each other, of which the outermost counts
   std::unordered_map<const Module*, std::int32_t> path_numbers_;
   std::vector<std::string> paths_;
-  std::vector<std::int64_t> path_calls_;  // in this step
+  std::vector<std::int32_t> path_calls_;  // in this step
   std::vector<Group> groups_;
-  std::vector<std::int64_t> group_calls_;  // in this step
+  std::vector<std::int32_t> group_calls_;  // in this step
 };
 
 // Records what is done between begin and end of its life as one step of this rank. Nothing if there is no recorder.

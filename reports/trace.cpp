@@ -31,7 +31,25 @@ class TextList {
   std::unordered_map<std::string, std::int64_t> numbers_;
 };
 
-TraceEvent plain_event(const RecordedEvent& recorded, TextList& texts) {
+void add_movement(const RecordedMovement& movement, TextList& texts, TraceEvent& event) {
+  event.group_call = movement.group_call;
+  event.is_sum = movement.is_sum ? 1 : 0;
+  event.purpose = texts.number_of(movement.purpose);
+  event.send_rows = movement.send_rows;
+  event.receive_rows = movement.receive_rows;
+  event.send_bytes = movement.send_bytes;
+  event.receive_bytes = movement.receive_bytes;
+  event.to = movement.to;
+  event.from = movement.from;
+  event.root = movement.root;
+  event.post_end_ns = movement.post_end_ns;
+  event.wait_begin_ns = movement.wait_begin_ns;
+  if (!movement.device_span) return;
+  event.device_begin_ns = movement.device_span->begin_ns;
+  event.device_end_ns = movement.device_span->end_ns;
+}
+
+TraceEvent plain_event(const OperationRecorder& recorder, const RecordedEvent& recorded, TextList& texts) {
   TraceEvent event;
   event.kind = static_cast<std::int64_t>(recorded.kind);
   event.step = recorded.step;
@@ -45,22 +63,7 @@ TraceEvent plain_event(const RecordedEvent& recorded, TextList& texts) {
   if (recorded.kind == EventKind::computation) return event;
   event.group = recorded.place;
   event.call = recorded.call;
-  event.group_call = recorded.group_call;
-  event.is_sum = recorded.is_sum ? 1 : 0;
-  event.purpose = texts.number_of(recorded.purpose);
-  event.send_rows = recorded.send_rows;
-  event.receive_rows = recorded.receive_rows;
-  event.send_bytes = recorded.send_bytes;
-  event.receive_bytes = recorded.receive_bytes;
-  event.to = recorded.to;
-  event.from = recorded.from;
-  event.root = recorded.root;
-  event.post_end_ns = recorded.post_end_ns;
-  event.wait_begin_ns = recorded.wait_begin_ns;
-  if (recorded.device_span) {
-    event.device_begin_ns = recorded.device_span->begin_ns;
-    event.device_end_ns = recorded.device_span->end_ns;
-  }
+  add_movement(recorder.movement_of(recorded), texts, event);
   return event;
 }
 
@@ -139,7 +142,7 @@ RankTrace trace_of(const OperationRecorder& recorder, int rank) {
   std::unordered_map<std::int64_t, Scope> scopes;
   for (std::size_t i = 0; i < recorder.event_count(); ++i) {
     const RecordedEvent& recorded = recorder.event(i);
-    TraceEvent event = plain_event(recorded, texts);
+    TraceEvent event = plain_event(recorder, recorded, texts);
     const auto number = static_cast<std::int64_t>(i);
     if (recorded.kind == EventKind::step) scopes.clear();
     if (recorded.kind == EventKind::module) {

@@ -103,7 +103,7 @@ TEST_F(OperationRecorderTest, CountsCallsAnewInEveryStep) {
   EXPECT_EQ(recorder.event(2).step, 0);
   EXPECT_EQ(recorder.event(4).call, 1);
   EXPECT_EQ(recorder.event(4).step, 1);
-  EXPECT_EQ(recorder.event(4).purpose, "first");
+  EXPECT_EQ(recorder.movement_of(recorder.event(4)).purpose, "first");
 }
 
 TEST_F(OperationRecorderTest, BelongsToItsRankWhereverTheSchedulerSwitches) {
@@ -146,12 +146,13 @@ TEST_F(OperationRecorderTest, KeepsPostAndWaitApart) {
   EXPECT_EQ(recorder.groups().front().key, "world/pair#1");
   EXPECT_THAT(recorder.groups().front().members, ElementsAre(0, 1));
   EXPECT_EQ(posted.call, 1);
-  EXPECT_EQ(posted.group_call, 1);
-  EXPECT_EQ(posted.send_rows, 2);
-  EXPECT_EQ(posted.receive_bytes, 16);
-  EXPECT_LE(posted.post_end_ns, computed.begin_ns);
-  EXPECT_GE(posted.wait_begin_ns, computed.end_ns);
-  EXPECT_GE(posted.end_ns, posted.wait_begin_ns);
+  const RecordedMovement& movement = recorder.movement_of(posted);
+  EXPECT_EQ(movement.group_call, 1);
+  EXPECT_EQ(movement.send_rows, 2);
+  EXPECT_EQ(movement.receive_bytes, 16);
+  EXPECT_LE(movement.post_end_ns, computed.begin_ns);
+  EXPECT_GE(movement.wait_begin_ns, computed.end_ns);
+  EXPECT_GE(posted.end_ns, movement.wait_begin_ns);
 }
 
 TEST(CommunicatorKey, NumbersTheSplitsOfTheParent) {

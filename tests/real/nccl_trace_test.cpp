@@ -169,7 +169,7 @@ TEST(NcclTrace, NumbersCallsAsTheSimulatorDoes) {
     for (std::size_t i = 1; i < recorder.event_count(); ++i) {
       const RecordedEvent& event = recorder.event(i);
       text += recorder.groups()[static_cast<std::size_t>(event.place)].key + " " + std::to_string(event.call) + " " +
-              std::to_string(event.group_call) + ", ";
+              std::to_string(recorder.movement_of(event).group_call) + ", ";
     }
     return text;
   };
