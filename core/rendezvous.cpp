@@ -379,6 +379,16 @@ std::unique_ptr<RendezvousWork> Rendezvous::post(const RendezvousGroup& group, i
   return std::make_unique<RendezvousWork>(engine_->post(group, member, std::move(request), std::move(split_name)));
 }
 
+std::pair<const RendezvousGroup*, int> Rendezvous::split(const RendezvousGroup& group, int member, int color, int key,
+                                                         std::string name) {
+  Request request;
+  request.operation = Operation::split;
+  request.numbers = {color, key};
+  const std::unique_ptr<RendezvousWork> work = post(group, member, std::move(request), std::move(name));
+  work->wait();
+  return {work->new_group(), work->new_member()};
+}
+
 void Rendezvous::finish(int rank) { engine_->finish(rank); }
 void Rendezvous::settle() { engine_->settle(); }
 void Rendezvous::close() { engine_->close(); }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/communicator.h"
@@ -136,6 +137,10 @@ class Rendezvous {
   // collective_error for a caller that is not that member and for buffers that do not fit, state_error after close().
   std::unique_ptr<RendezvousWork> post(const RendezvousGroup& group, int member, Request request,
                                        std::string split_name = {});
+  // Posts the split that Communicator::split asks for and waits for it: the new group, null for a negative colour, and
+  // the rank's position in it.
+  std::pair<const RendezvousGroup*, int> split(const RendezvousGroup& group, int member, int color, int key,
+                                               std::string name);
   // Called by the rank when its work is done. Throws state_error if it never waited for something it posted.
   void finish(int rank);
   // Called alone, when every rank waits or has finished: matches, checks and executes what was posted and wakes ranks.

@@ -164,13 +164,9 @@ class CudaThreadCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> do_split(int color, int key, std::string name) override {
-    Request request;
-    request.operation = Operation::split;
-    request.numbers = {color, key};
-    const std::unique_ptr<RendezvousWork> work = rendezvous_->post(group_, rank(), std::move(request), std::move(name));
-    work->wait();
-    if (work->new_group() == nullptr) return nullptr;
-    return std::make_unique<CudaThreadCommunicator>(rendezvous_, *work->new_group(), work->new_member());
+    const auto [group, member] = rendezvous_->split(group_, rank(), color, key, std::move(name));
+    if (group == nullptr) return nullptr;
+    return std::make_unique<CudaThreadCommunicator>(rendezvous_, *group, member);
   }
 
   std::shared_ptr<Rendezvous> rendezvous_;

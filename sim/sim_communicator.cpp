@@ -14,13 +14,9 @@ std::unique_ptr<Work> SimCommunicator::do_post(Request request) {
 }
 
 std::unique_ptr<Communicator> SimCommunicator::do_split(int color, int key, std::string name) {
-  Request request;
-  request.operation = Operation::split;
-  request.numbers = {color, key};
-  const std::unique_ptr<RendezvousWork> work = rendezvous_->post(group_, rank(), std::move(request), std::move(name));
-  work->wait();
-  if (work->new_group() == nullptr) return nullptr;
-  return std::make_unique<SimCommunicator>(rendezvous_, *work->new_group(), work->new_member());
+  const auto [group, member] = rendezvous_->split(group_, rank(), color, key, std::move(name));
+  if (group == nullptr) return nullptr;
+  return std::make_unique<SimCommunicator>(rendezvous_, *group, member);
 }
 
 }  // namespace shardproof::sim
