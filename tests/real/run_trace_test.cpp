@@ -1,7 +1,9 @@
 // What the ranks of a run record, with real processes: the operations of simulated ranks under the same names, in one
 // clock, communication hidden behind computation; what the checks of a run say; and a disk that is full.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -45,6 +47,46 @@ void run_to_the_end(Ranks& ranks, int processes, const Words& words) {
   }
 }
 
+struct Slice {
+  double begin = 0.0, end = 0.0;
+};
+
+// What a viewer needs: on every track slices lie in each other or apart, and both ends of an arrow lie in a slice.
+void expect_a_viewer_can_show(const std::filesystem::path& file) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Slice>> tracks;
+  const Json json = read_trace_json(file);
+  const auto track_of = [](const Json& event) { return std::pair(event.at("pid").as_int(), event.at("tid").as_int()); };
+  for (const Json& event : json.at("traceEvents").items()) {
+    if (event.at("ph").as_string() != "X") continue;
+    const double begin = event.at("ts").as_double();
+    tracks[track_of(event)].push_back({begin, begin + event.at("dur").as_double()});
+  }
+  constexpr double kLastDigit = 0.0005;  // of microseconds with three
+  for (auto& [track, slices] : tracks) {
+    std::ranges::sort(
+        slices, [](const Slice& a, const Slice& b) { return a.begin != b.begin ? a.begin < b.begin : a.end > b.end; });
+    std::vector<Slice> open;
+    for (const Slice& slice : slices) {
+      while (!open.empty() && open.back().end <= slice.begin + kLastDigit) open.pop_back();
+      if (!open.empty()) {
+        EXPECT_LE(slice.end, open.back().end + kLastDigit) << track.first << ' ' << track.second;
+      }
+      open.push_back(slice);
+    }
+  }
+  int ends = 0;
+  for (const Json& event : json.at("traceEvents").items()) {
+    const std::string& phase = event.at("ph").as_string();
+    if (phase != "s" && phase != "f") continue;
+    ++ends;
+    const double time = event.at("ts").as_double();
+    EXPECT_TRUE(std::ranges::any_of(tracks[track_of(event)], [&](const Slice& slice) {
+      return slice.begin <= time && time <= slice.end;
+    })) << time;
+  }
+  EXPECT_GT(ends, 0);
+}
+
 TEST(TraceOfARun, IsThatOfTheSimulatorOverMpi) {
   Ranks simulated(1), real(2);
   run_to_the_end(simulated, 1, run("simulator", {"--steps", "2", "--trace", "trace.json"}));
@@ -57,6 +99,7 @@ TEST(TraceOfARun, IsThatOfTheSimulatorOverMpi) {
     const RunTrace trace = trace_in(file);
     EXPECT_EQ(trace.steps(), 2);
     EXPECT_GT(expect_exchanges_are_hidden(trace), 0) << file;
+    expect_a_viewer_can_show(file);
   }
   // All processes of this machine have one clock, which the measurement does not know.
   const RunTrace trace = trace_in(files[1]);
