@@ -64,6 +64,6 @@ void Meeting::end() {
   if (store_) store_->barrier("end", patience_);
 }
 
-void let_rank_0_end_first() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
+void let_rank_0_end_first() { std::this_thread::sleep_for(std::chrono::seconds(2)); }
 
 }  // namespace shardproof

@@ -12,6 +12,7 @@ constexpr std::string_view kRecordFormat = "shardproof flight record";
 constexpr int kRecordVersion = 1;
 constexpr int kMostRanks = 1 << 20;
 constexpr std::int64_t kMostCalls = std::int64_t{1} << 53U;
+constexpr std::int64_t kMostSent = std::int64_t{1} << 41U;  // rows or bytes
 constexpr std::int64_t kLatestUs = std::int64_t{1} << 52U;
 
 class RecordReader {
@@ -61,10 +62,10 @@ class RecordReader {
     event.dtype = text_in(json.at("dtype").as_string());
     event.shape = text_in(json.at("row_shape").as_string());
     event.is_sum = json.at("is_sum").as_bool() ? 1 : 0;
-    event.send_rows = json.at("rows_sent").as_int(0);
-    event.receive_rows = json.at("rows_received").as_int(0);
-    event.send_bytes = json.at("send_bytes").as_int(0);
-    event.receive_bytes = json.at("receive_bytes").as_int(0);
+    event.send_rows = json.at("rows_sent").as_int(0, kMostSent);
+    event.receive_rows = json.at("rows_received").as_int(0, kMostSent);
+    event.send_bytes = json.at("send_bytes").as_int(0, kMostSent);
+    event.receive_bytes = json.at("receive_bytes").as_int(0, kMostSent);
     event.to = json.at("to").as_int(-1, kMostRanks);
     event.from = json.at("from").as_int(-1, kMostRanks);
     event.root = json.at("root").as_int(-1, kMostRanks);
