@@ -110,6 +110,19 @@ std::string side_text(std::string_view verb, std::int64_t rows, std::int64_t byt
 
 }  // namespace
 
+std::string members_text(std::span<const int> members) {
+  std::string text;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < members.size() && members[last + 1] == members[last] + 1) ++last;
+    if (last < i + 2) last = i;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", members[i]);
+    if (last > i) text += fmt::format("-{}", members[last]);
+    i = last;
+  }
+  return text;
+}
+
 const std::string& RankTrace::text(std::int64_t number) const {
   static const std::string kNothing;
   return number < 0 ? kNothing : texts[static_cast<std::size_t>(number)];
@@ -121,6 +134,14 @@ std::int64_t RunTrace::steps() const {
     for (const TraceEvent& event : rank.events) count = std::max(count, event.step + 1);
   }
   return count;
+}
+
+bool RunTrace::has_operations() const {
+  const auto is_operation = [](const TraceEvent& event) {
+    return event.is(EventKind::computation) || event.is(EventKind::communication);
+  };
+  return std::ranges::any_of(ranks,
+                             [&](const RankTrace& rank) { return std::ranges::any_of(rank.events, is_operation); });
 }
 
 std::string_view RunTrace::about_of(std::string_view name) const {
@@ -231,7 +252,7 @@ std::string signature(const RankTrace& trace, const TraceEvent& event) {
   }
   if (event.root >= 0) text += fmt::format(", root {}", event.root);
   if (operation == "exchange") text += fmt::format(", to {}, from {}", event.to, event.from);
-  return text;
+  return text + " among ranks " + members_text(trace.group_of(event).members);
 }
 
 std::int64_t moved_bytes(const RankTrace& trace, const TraceEvent& event) {

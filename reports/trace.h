@@ -75,7 +75,12 @@ struct RunTrace {
   std::int64_t steps() const;
   // Empty if there is none of that name.
   std::string_view about_of(std::string_view name) const;
+  // Whether any rank has an operation: a computation or a communication.
+  bool has_operations() const;
 };
+
+// World ranks in member order, with at least three that follow each other as a range: "0-3, 8, 9".
+std::string members_text(std::span<const int> members);
 
 RankTrace trace_of(const OperationRecorder& recorder, int rank);
 // Adds the offset to every time and notes it.
@@ -89,7 +94,8 @@ RankTrace unpacked(std::span<const std::int64_t> numbers);
 // "blocks.0.attn.to_q call 1 matmul 1".
 std::string identifier(const RankTrace& trace, const TraceEvent& event);
 // What members, or a simulated and a real run, must agree on: "exchange 'ring: keys and values' float64 rows of [2, 4],
-// sends 3 rows (192 B), receives 3 rows (192 B), to 1, from 1".
+// sends 3 rows (192 B), receives 3 rows (192 B), to 1, from 1 among ranks 0, 1". Peers and root are positions among
+// those.
 std::string signature(const RankTrace& trace, const TraceEvent& event);
 
 // Of a communication, in bytes for each nanosecond (GB/s), by the formulas of nccl-tests: algorithm bandwidth is S / t,

@@ -68,8 +68,8 @@ class TwoTraces {
 
  private:
   static const RankTrace* find(const RunTrace& trace, int rank) {
-    const auto found = std::ranges::find(trace.ranks, rank, &RankTrace::rank);
-    return found == trace.ranks.end() ? nullptr : &*found;
+    const auto found = std::ranges::lower_bound(trace.ranks, rank, {}, &RankTrace::rank);
+    return found == trace.ranks.end() || found->rank != rank ? nullptr : &*found;
   }
 
   void compare_rank(int number) {
@@ -133,14 +133,19 @@ class TwoTraces {
     return second_has_it ? "extra" : "missing";
   }
 
-  // What a reader would look for when the operations differ: the two runs were not asked for the same.
+  // What a reader would look for when the operations differ, and must know when they do not: the two runs were not
+  // asked for the same.
   void note_differing_settings() {
-    if (result_.divergences.empty()) return;
-    for (const auto& [name, value] : first_.about) {
-      const std::string_view other = second_.about_of(name);
-      if (name == "times" || name == "backend" || name == "program_version" || other == value) continue;
-      result_.notes.push_back(fmt::format("{} is '{}' in the first file and '{}' in the second", name, value, other));
+    for (const auto& [name, value] : first_.about) note_setting(name, value, second_.about_of(name));
+    for (const auto& [name, value] : second_.about) {
+      const bool is_known = std::ranges::any_of(first_.about, [&](const auto& entry) { return entry.first == name; });
+      if (!is_known) note_setting(name, {}, value);
     }
+  }
+
+  void note_setting(std::string_view name, std::string_view first, std::string_view second) {
+    if (name == "times" || name == "backend" || name == "program_version" || first == second) return;
+    result_.notes.push_back(fmt::format("{} is '{}' in the first file and '{}' in the second", name, first, second));
   }
 
   const RunTrace& first_;
@@ -352,11 +357,17 @@ TraceComparison compare_trace_files(std::span<const std::filesystem::path> files
     names.push_back(file.string());
     if (is_trace_json(json)) {
       traces.push_back(trace_from_json(json));
+      SHARDPROOF_CHECK(traces.back().has_operations(), file_error,
+                       "{}: key 'traceEvents' holds no operations to compare; expected those of at least one step",
+                       printable(file.string()));
     } else if (is_flight_record(json)) {
       records.push_back(flight_record_from_json(json));
       record_names.push_back(file.string());
     } else {
-      fail(ErrorKind::file_error, "{} is neither a trace nor a flight record of shardproof", printable(file.string()));
+      fail(ErrorKind::file_error,
+           "{} is neither a trace nor a flight record of shardproof; expected a file that run --trace or run "
+           "--flight-record wrote",
+           printable(file.string()));
     }
   }
   const bool are_traces = records.empty() && traces.size() == 2;
@@ -370,6 +381,10 @@ TraceComparison compare_trace_files(std::span<const std::filesystem::path> files
   TraceComparison comparison = are_traces       ? compare_traces(traces[0], traces[1])
                                : traces.empty() ? FlightRecords(records).among_themselves()
                                                 : FlightRecords(records).with_trace(traces[0]);
+  SHARDPROOF_CHECK(comparison.compared > 0 || !comparison.divergences.empty(), file_error,
+                   "trace diff: '{}' hold no operations to compare with each other; expected files of one run, or of "
+                   "runs of the same ranks",
+                   printable(fmt::format("{}", fmt::join(names, "', '"))));
   comparison.files = std::move(names);
   return comparison;
 }

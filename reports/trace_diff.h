@@ -37,14 +37,15 @@ struct TraceComparison {
   std::int64_t ranks = 0;     // that both sides have
   std::int64_t compared = 0;  // operations
   std::vector<Divergence> divergences;
-  std::vector<std::string> notes;  // what was not compared
+  std::vector<std::string> notes;  // what was not compared, and settings that differ
 };
 
-// Steps that both have, rank by rank, in the order in which the rank came to its operations.
+// Steps that both have, rank by rank, in the order in which the rank came to its operations. What the runs were asked
+// for (model, mesh, mode, type, ..) is a note where it differs.
 TraceComparison compare_traces(const RunTrace& first, const RunTrace& second);
 
 // Two trace files; or flight records of one run, with or without one trace of what it should have done. file_error for
-// what is neither; usage_error for other numbers of files.
+// what is neither, and where nothing was there to be compared; usage_error for other numbers of files.
 TraceComparison compare_trace_files(std::span<const std::filesystem::path> files);
 
 std::string comparison_text(const TraceComparison& comparison, std::size_t width);

@@ -147,7 +147,7 @@ TEST(NcclTrace, SaysOfAHungRunWhichRankDidNotMakeWhichCall) {
   EXPECT_THAT(
       texts_of({folder / "record.0", folder / "record.1"}),
       ElementsAre("rank 1 did not make call 2 of group world/pair#1, which rank 0 made: all_gather 'test: rows' "
-                  "float32 rows of [3], sends 2 rows (24 B), receives 4 rows (48 B)"));
+                  "float32 rows of [3], sends 2 rows (24 B), receives 4 rows (48 B) among ranks 0, 1"));
   EXPECT_THAT(texts_of({folder / "record.1", folder / "trace.json"}),
               ElementsAre(HasSubstr("rank 1 did not make call 2 of group world/pair#1, which the trace has as "
                                     "'world/pair#1 call 2 all_gather': all_gather 'test: rows' float32 rows of [3]")));

@@ -17,10 +17,17 @@ TEST(Trace, NamesOperationsByWhatTheRankDoes) {
   EXPECT_EQ(identifier(rank, rank.events[1]), "blocks.0.attn call 1");
   EXPECT_EQ(identifier(rank, rank.events[2]), "world/ring#1 call 1 exchange");
   EXPECT_EQ(identifier(rank, rank.events[3]), "blocks.0.attn call 1 attention 1");
-  EXPECT_EQ(
-      signature(rank, rank.events[2]),
-      "exchange 'ring: keys' float64 rows of [2, 4], sends 3 rows (192 B), receives 3 rows (192 B), to 0, from 0");
+  EXPECT_EQ(signature(rank, rank.events[2]),
+            "exchange 'ring: keys' float64 rows of [2, 4], sends 3 rows (192 B), receives 3 rows (192 B), to 0, from 0 "
+            "among ranks 0, 1");
   EXPECT_EQ(signature(rank, rank.events[3]), "attention float64 [2, 4], 700 B");
+}
+
+TEST(Trace, WritesMembersInTheirOrder) {
+  EXPECT_EQ(members_text(std::vector{0, 1, 2, 3, 8, 9}), "0-3, 8, 9");
+  EXPECT_EQ(members_text(std::vector{2, 1, 0}), "2, 1, 0");
+  EXPECT_EQ(members_text(std::vector{5, 0, 1, 2}), "5, 0-2");
+  EXPECT_EQ(members_text({}), "");
 }
 
 TEST(Trace, TravelsAsAListOfIntegers) {
