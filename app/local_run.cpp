@@ -1,5 +1,6 @@
 #include "app/local_run.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -204,9 +205,15 @@ CommandOutcome run_in_this_process(const Options& options, Progress& progress) {
   }
   finish_run(options, request, effective_mesh(request.configurations.list.front()).size(), outcome);
   const RunTrace trace = run.trace(request.cases.front());
-  if (is_recorded(options) && !trace.ranks.empty()) {
+  // Of a run that did not come to its end, a table or file would look like that of a shorter one.
+  const bool is_complete = std::ranges::all_of(outcome.report.verifications, [](const VerificationResult& result) {
+    return !result.stopped && result.verdict != Verdict::refused;
+  });
+  if (is_recorded(options) && !trace.ranks.empty() && is_complete) {
     outcome.report.profile = profile_of(trace);
     if (target) write_trace(trace, *target, outcome);
+  } else if (is_recorded(options)) {
+    outcome.messages.push_back(no_trace_text(options));
   }
   return outcome;
 }

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/build_info.h"
+#include "app/output_paths.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "real/nccl_communicator.h"
@@ -590,18 +591,13 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "run: --backend is missing; expected --backend mpi, nccl, cuda-threads or simulator");
   SHARDPROOF_CHECK(!options.flight_record || options.backend == Backend::nccl, usage_error,
                    "--flight-record: only a run over NCCL writes one; expected --backend nccl");
-  SHARDPROOF_CHECK(!options.trace || options.trace != options.json, usage_error,
-                   "--trace: '{}' is the file of --json, too; expected another file",
-                   printable(options.trace.value_or("")));
   SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
                    "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
                    printable(options.case_name.value_or("")));
-  SHARDPROOF_CHECK(!options.write_plan || options.write_plan != options.json, usage_error,
-                   "--write-plan: '{}' is the file of --json, too; expected another file",
-                   printable(options.write_plan.value_or("")));
   SHARDPROOF_CHECK(options.command != Command::launch || options.processes, usage_error,
                    "launch: --processes is missing; expected -n N, the number of ranks to start");
   check_zoo(options);
+  check_output_paths(options);
   return {.options = std::move(options), .text = {}};
 }
 

@@ -319,6 +319,7 @@ void keep_trace(const Options& options, RealRun& run, Communicator& world, Outpu
     }
   }
   if (!options.trace) return;
+  collectives::barrier(world, "run: rank 0 has written the trace");
   const std::string of_rank_0 = gathered_texts(world, problem).front();
   if (world.rank() == 0 || of_rank_0.empty()) return;
   say_on_rank(world.rank(), world.size(), "rank 0 could not write the trace: " + of_rank_0);
@@ -340,7 +341,11 @@ CommandOutcome run_cases(const Options& options, const Abort& abort, Communicato
   finish_run(options, run.request(), world.size(), outcome);
   outcome.is_silent = world.rank() != 0;
   if (outcome.is_silent) outcome.status = kVerified;  // rank 0 speaks, and its status is mpirun's
-  if (run.has_recorded()) keep_trace(options, run, world, target, outcome);
+  if (run.has_recorded()) {
+    keep_trace(options, run, world, target, outcome);
+  } else if (is_recorded(options) && world.rank() == 0) {
+    outcome.messages.push_back(no_trace_text(options));
+  }
   return outcome;
 }
 

@@ -20,6 +20,12 @@ std::unique_ptr<OutputTarget> trace_target(const Options& options) {
   return options.trace ? std::make_unique<OutputTarget>("--trace", *options.trace) : nullptr;
 }
 
+std::string no_trace_text(const Options& options) {
+  const std::string why = "no step of the run came to its end, or none was made";
+  if (!options.trace) return fmt::format("--steps: there is no table: {}", why);
+  return fmt::format("--trace: '{}' was not written: {}", printable(*options.trace), why);
+}
+
 void check_one_case(const Options& options, const std::vector<std::string>& cases) {
   if (!is_recorded(options) || cases.size() <= 1) return;
   std::string list;

@@ -18,6 +18,8 @@ namespace shardproof {
 bool is_recorded(const Options& options);
 // The file of --trace; null without one. file_error if it cannot be written.
 std::unique_ptr<OutputTarget> trace_target(const Options& options);
+// Why a run that was to be recorded has left no trace or table.
+std::string no_trace_text(const Options& options);
 // usage_error listing the cases if several would be recorded: a trace is of one.
 void check_one_case(const Options& options, const std::vector<std::string>& cases);
 

@@ -70,10 +70,13 @@ std::filesystem::path followed(const std::filesystem::path& path) {
   fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), reason(ELOOP));
 }
 
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
 // A rename is durable once its folder is on the disk; file systems that cannot do that are no reason to fail.
 void synchronize_folder_of(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor descriptor(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.value() >= 0) (void)::fsync(descriptor.value());
 }
 
@@ -205,23 +208,52 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   SHARDPROOF_CHECK(!exists || !S_ISDIR(status.st_mode), file_error, "cannot write '{}': it is a folder",
                    printable_path(path));
   if (exists && !S_ISREG(status.st_mode)) {
-    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (descriptor_ < 0) give_up("cannot write", errno);
+    open_device();
     return;
   }
   if (exists && ::access(target_.c_str(), W_OK) != 0) give_up("cannot write", errno);
-  static std::atomic<unsigned> next_number{0};
-  for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
-    temporary_ = target_;
-    temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), next_number.fetch_add(1));
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST) break;
-  }
+  is_replaced_ = true;
+  // Without a name until it is complete, where the file system can do that: whatever ends the program, nothing is left.
+  descriptor_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {
-    temporary_.clear();
-    give_up("cannot create", errno);
+    const bool is_made = with_new_name([&](const char* name) {
+      descriptor_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      return descriptor_ >= 0;
+    });
+    if (!is_made) give_up("cannot create", errno);
   }
   if (exists) (void)::fchmod(descriptor_, status.st_mode & 07777U);
+}
+
+// A pipe that nobody reads from would be waited for without end.
+void AtomicFile::open_device() {
+  constexpr int kPatienceMs = 10000, kPauseMs = 10;
+  for (int waited = 0;; waited += kPauseMs) {
+    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor_ >= 0 || errno != ENXIO || waited >= kPatienceMs) break;
+    (void)::poll(nullptr, 0, kPauseMs);
+  }
+  if (descriptor_ < 0 && errno == ENXIO) {
+    fail(ErrorKind::file_error, "cannot write '{}': nobody has opened it to read within {} s", printable_path(path_),
+         kPatienceMs / 1000);
+  }
+  if (descriptor_ < 0) give_up("cannot write", errno);
+  (void)::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_NONBLOCK);
+}
+
+template <class Make>
+bool AtomicFile::with_new_name(const Make& make) {
+  static std::atomic<unsigned> next_number{0};
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    temporary_ = target_;
+    temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), next_number.fetch_add(1));
+    if (make(temporary_.c_str())) return true;
+    if (errno != EEXIST) break;
+  }
+  const int error = errno;
+  temporary_.clear();
+  errno = error;
+  return false;
 }
 
 AtomicFile::~AtomicFile() { discard(); }
@@ -252,9 +284,15 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 void AtomicFile::commit() {
   SHARDPROOF_CHECK(descriptor_ >= 0, internal_error, "'{}' is committed after it was closed", printable_path(path_));
   // Devices and pipes have nothing to flush.
-  if (!temporary_.empty() && ::fsync(descriptor_) != 0) give_up("cannot write", errno);
+  if (is_replaced_ && ::fsync(descriptor_) != 0) give_up("cannot write", errno);
+  if (is_replaced_ && temporary_.empty()) {
+    const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
+    const bool is_named = with_new_name(
+        [&](const char* name) { return ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0; });
+    if (!is_named) give_up("cannot create", errno);
+  }
   if (::close(std::exchange(descriptor_, -1)) != 0) give_up("cannot write", errno);
-  if (temporary_.empty()) return;
+  if (!is_replaced_) return;
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) give_up("cannot write", errno);
   temporary_.clear();
   synchronize_folder_of(target_);

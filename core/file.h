@@ -62,12 +62,17 @@ class AtomicFile {
   void commit();
 
  private:
+  void open_device();
+  // Calls make(name) with names beside the target until one is not taken; keeps that name.
+  template <class Make>
+  bool with_new_name(const Make& make);
   [[noreturn]] void give_up(std::string_view step, int error);
   void discard() noexcept;
 
   std::filesystem::path path_;       // as given, for messages
   std::filesystem::path target_;     // with symbolic links followed
-  std::filesystem::path temporary_;  // empty where the target is written to directly
+  std::filesystem::path temporary_;  // empty while it has no name
+  bool is_replaced_ = false;         // else the target, a device or a pipe, is written to directly
   int descriptor_ = -1;
 };
 

@@ -16,27 +16,20 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/random.h"
+#include "real/library_file.h"
 #include "real/peer_failure.h"
 #include "real/store_server.h"
 
 namespace shardproof {
 namespace {
 
-// Beside the program, as a build has it, or where it is installed; unless a variable says another place.
 std::string library_path() {
-  namespace fs = std::filesystem;
-  constexpr const char* kName = "libshardproof_pmi.so";
-  std::error_code problem;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", problem).parent_path();
-  std::vector<fs::path> places{folder / kName, folder.parent_path() / SHARDPROOF_LIBRARY_FOLDER / kName};
-  if (const char* const told = std::getenv("SHARDPROOF_PMI_LIBRARY")) places = {told};
-  for (const fs::path& place : places) {
-    if (fs::exists(place, problem)) return place.string();
-  }
+  const LibraryFile file = find_library_file("libshardproof_pmi.so", "SHARDPROOF_PMI_LIBRARY");
+  if (file.path) return *file.path;
   fail(ErrorKind::file_error,
        "'{}' is missing; expected it beside the program, or where SHARDPROOF_PMI_LIBRARY says: without it, only mpirun "
        "can start ranks of MPI",
-       printable(places.front().string(), 1000));
+       printable(file.places.front(), 1000));
 }
 
 // Equal for processes of one machine.

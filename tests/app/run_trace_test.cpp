@@ -87,6 +87,50 @@ TEST(SimulatedRun, FindsADifferenceInEveryKindOfCheck) {
   }
 }
 
+// A table or a file of half a step would look like that of a whole one.
+TEST(SimulatedRun, SaysThatThereIsNoTraceOfARunThatStopped) {
+  const TemporaryFolder folder;
+  const std::string plan = folder / "plan.json", trace = folder / "trace.json";
+  ASSERT_EQ(run_program({"plan", "flux", "--write-plan", plan}).status, 0);
+  std::string text = contents_of(plan);
+  const std::size_t at = text.find("\"img_ids\"");
+  ASSERT_NE(at, std::string::npos);
+  text.erase(at, text.find("},", at) + 2 - at);
+  put(plan, text);
+  for (const char* check : {"exact-order", "off"}) {
+    const ProgramRun run = run_program({"run", "flux", "--backend", "simulator", "--case", "even", "--ring-degree", "2",
+                                        "--plan", plan, "--check", check, "--steps", "2", "--trace", trace});
+    EXPECT_EQ(run.status, 1) << check << run.output << run.error;
+    EXPECT_THAT(run.error, HasSubstr("--trace: '" + trace + "' was not written: no step of the run came to its end"));
+    EXPECT_THAT(run.output, testing::Not(HasSubstr("profile ")));
+    EXPECT_FALSE(std::filesystem::exists(trace));
+  }
+}
+
+TEST(SimulatedRun, RefusesOutputsThatDestroyAnotherOrWhatIsRead) {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model", trace = folder / "trace.json", plan = folder / "plan.json";
+  std::filesystem::copy(golden("tiny"), model);
+  std::filesystem::create_symlink("trace.json", folder / "link.json");
+  put(plan, "{}");
+  const auto refusal = [&](const Words& more) {
+    Words words{"run", model, "--backend", "simulator", "--case", "base", "--ring-degree", "2", "--trace"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramRun run = run_program(words);
+    EXPECT_EQ(run.status, 2);
+    return run.error;
+  };
+  EXPECT_THAT(refusal({trace, "--json", folder / "link.json"}), HasSubstr("is the file of --json, too"));
+  EXPECT_THAT(refusal({(folder / "model/../trace.json").string(), "--json", trace}),
+              HasSubstr("is the file of --json, too"));
+  EXPECT_THAT(refusal({model + "/config.json"}), HasSubstr("would replace what is read from '" + model + "'"));
+  EXPECT_THAT(refusal({plan, "--plan", plan}), HasSubstr("would replace the plan"));
+  put(trace, "{}");
+  const ProgramRun summary = run_program({"trace", "summary", trace, "--json", trace});
+  EXPECT_THAT(summary.error, HasSubstr("--json: '" + trace + "' would replace what is read"));
+  EXPECT_EQ(contents_of(trace), "{}");
+}
+
 TEST(SimulatedRun, RefusesToRecordSeveralCases) {
   const ProgramRun run = run_program(simulated({"--steps", "2"}));
   EXPECT_EQ(run.status, 2);

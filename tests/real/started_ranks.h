@@ -39,6 +39,9 @@ inline std::vector<char*> pointers_to(Words& texts) {
   return pointers;
 }
 
+// What serves MPI without mpirun.
+std::string pmi_library();
+
 class Ranks {
  public:
   // `longest` is for all of them together.
@@ -74,10 +77,11 @@ class Ranks {
     const auto rank = static_cast<int>(pids_.size());
     std::filesystem::create_directory(shared_);
     Words environment = variables;  // the first of a name counts
-    environment.insert(environment.end(),
-                       {fmt::format("SHARDPROOF_RANK={}", rank), fmt::format("SHARDPROOF_WORLD_SIZE={}", world_size_),
-                        fmt::format("SHARDPROOF_ADDRESS=127.0.0.1:{}", port_), "SHARDPROOF_PMI_LIBRARY=" SHARDPROOF_PMI,
-                        fmt::format("SHARDPROOF_RUN_FOLDER={}", shared_.string()), "OMP_NUM_THREADS=1"});
+    environment.insert(
+        environment.end(),
+        {fmt::format("SHARDPROOF_RANK={}", rank), fmt::format("SHARDPROOF_WORLD_SIZE={}", world_size_),
+         fmt::format("SHARDPROOF_ADDRESS=127.0.0.1:{}", port_), "SHARDPROOF_PMI_LIBRARY=" + pmi_library(),
+         fmt::format("SHARDPROOF_RUN_FOLDER={}", shared_.string()), "OMP_NUM_THREADS=1"});
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
     const std::vector<char*> argument_pointers = pointers_to(words), variable_pointers = pointers_to(environment);
     const std::string error_file = logs_ / std::to_string(rank), folder = work_.path();

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -49,6 +50,16 @@ TEST(TorchModule, IsNamedWhereItCannotBeLoaded) {
   EXPECT_EQ(
       message_with_module(own.dli_fname),
       fmt::format("'{}' has no function shardproof_torch_module; expected the module of this build", own.dli_fname));
+}
+
+TEST(TorchModule, IsRefusedIfItIsCutShortOrNoFile) {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "half.so").string();
+  std::filesystem::copy_file(SHARDPROOF_MODULE_OF_ANOTHER_BUILD, path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  EXPECT_THAT(message_with_module(path), HasSubstr("' is cut short: it has "));
+  EXPECT_EQ(message_with_module(folder.path().string()),
+            "'" + folder.path().string() + "' is no regular file; expected the module with LibTorch");
 }
 
 TEST(TorchModule, IsRefusedIfItIsOfAnotherBuild) {

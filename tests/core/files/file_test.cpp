@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -228,11 +229,32 @@ TEST(AtomicFile, LeavesNothingBehindWhenItIsNotCommitted) {
   {
     AtomicFile file(folder / "a");
     file.write("half of the new te");
-    EXPECT_EQ(folder.entry_count(), 2U);
     EXPECT_EQ(contents_of(folder / "a"), "old");
   }
   EXPECT_EQ(contents_of(folder / "a"), "old");
   EXPECT_EQ(folder.entry_count(), 1U);
+}
+
+TEST(AtomicFile, HasNoNameUntilItIsComplete) {
+  const test::TemporaryFolder folder;
+  AtomicFile file(folder / "a");
+  file.write("text");
+  EXPECT_EQ(folder.entry_count(), 0U);
+  file.commit();
+  EXPECT_EQ(contents_of(folder / "a"), "text");
+  EXPECT_EQ(folder.entry_count(), 1U);
+}
+
+TEST(AtomicFile, WritesToAPipeThatIsRead) {
+  const test::TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_file_atomically(pipe, "text");
+  std::array<char, 8> read{};
+  EXPECT_EQ(::read(reader, read.data(), read.size()), 4);
+  ::close(reader);
 }
 
 TEST(AtomicFile, RefusesUseAfterCommit) {

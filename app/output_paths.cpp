@@ -1,0 +1,89 @@
+#include "app/output_paths.h"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace shardproof {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Output {
+  std::string_view option;
+  fs::path path;
+};
+
+// Those that are files, or will be: a device may be written to by everybody.
+std::vector<Output> outputs_of(const Options& options) {
+  std::vector<Output> outputs;
+  const auto add = [&](std::string_view option, const std::optional<std::string>& path) {
+    std::error_code problem;
+    if (!path || (fs::exists(*path, problem) && !fs::is_regular_file(*path, problem))) return;
+    outputs.push_back({option, *path});
+  };
+  add("--json", options.json);
+  add("--trace", options.trace);
+  add("--write-plan", options.write_plan);
+  add("--write-fingerprints", options.write_fingerprints);
+  return outputs;
+}
+
+// With symbolic links followed, to a file that need not exist.
+fs::path followed(fs::path path) {
+  constexpr int kMaxLinks = 40;
+  std::error_code problem;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, problem); ++i) {
+    const fs::path next = fs::read_symlink(path, problem);
+    if (problem) break;
+    path = next.is_absolute() ? next : path.parent_path() / next;
+  }
+  return path;
+}
+
+bool are_the_same(const fs::path& a, const fs::path& b) {
+  std::error_code problem;
+  if (fs::equivalent(a, b, problem)) return true;
+  const fs::path whole_a = fs::weakly_canonical(followed(a), problem);
+  if (problem) return false;
+  const fs::path whole_b = fs::weakly_canonical(followed(b), problem);
+  return !problem && whole_a == whole_b;
+}
+
+// A file of the folder, or the file itself.
+bool is_part_of(const fs::path& path, const fs::path& source) {
+  std::error_code problem;
+  if (!fs::is_directory(source, problem)) return are_the_same(path, source);
+  const fs::path whole = fs::weakly_canonical(followed(path), problem);
+  return !problem && fs::exists(whole, problem) && fs::equivalent(whole.parent_path(), source, problem);
+}
+
+}  // namespace
+
+void check_output_paths(const Options& options) {
+  const std::vector<Output> outputs = outputs_of(options);
+  for (auto output = outputs.begin(); output != outputs.end(); ++output) {
+    const std::string shown = printable(output->path.string());
+    for (auto other = outputs.begin(); other != output; ++other) {
+      SHARDPROOF_CHECK(!are_the_same(output->path, other->path), usage_error,
+                       "{}: '{}' is the file of {}, too; expected another file", output->option, shown, other->option);
+    }
+    if (options.command == Command::launch) continue;  // its sources are the words of another program
+    for (const std::string& source : options.sources) {
+      SHARDPROOF_CHECK(!is_part_of(output->path, source), usage_error,
+                       "{}: '{}' would replace what is read from '{}'; expected another file", output->option, shown,
+                       printable(source));
+    }
+    SHARDPROOF_CHECK(!are_the_same(output->path, options.plan), usage_error,
+                     "{}: '{}' would replace the plan that is read from it; expected another file", output->option,
+                     shown);
+  }
+}
+
+}  // namespace shardproof

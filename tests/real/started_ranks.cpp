@@ -1,0 +1,7 @@
+#include "tests/real/started_ranks.h"
+
+namespace shardproof::test {
+
+std::string pmi_library() { return SHARDPROOF_PMI; }
+
+}  // namespace shardproof::test
