@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -312,11 +313,7 @@ class TraceReader {
     rank.clock = {.offset_ns = json.at("clock_offset_ns").as_int(),
                   .residual_ns = json.at("clock_residual_ns").as_int()};
     for (const Json& entry : json.at("groups").items()) {
-      TraceGroup group{.key = entry.at("group").as_string(), .members = {}};
-      for (const Json& member : entry.at("members").items()) {
-        group.members.push_back(static_cast<int>(member.as_int(0, 1 << 20)));
-      }
-      rank.groups.push_back(std::move(group));
+      rank.groups.push_back(read_trace_group(entry));
     }
     trace_.ranks.push_back(std::move(rank));
     parts_.emplace_back();
@@ -439,6 +436,18 @@ bool is_trace_json(const Json& json) {
   const Json* const about = json.is_object() ? json.find("otherData") : nullptr;
   const Json* const format = about != nullptr && about->is_object() ? about->find("format") : nullptr;
   return format != nullptr && format->is_string() && format->as_string() == kTraceFormat;
+}
+
+TraceGroup read_trace_group(const Json& json) {
+  TraceGroup group{.key = json.at("group").as_string(), .members = {}};
+  const Json& members = json.at("members");
+  std::unordered_set<std::int64_t> known;
+  for (const Json& member : members.items()) {
+    group.members.push_back(static_cast<int>(member.as_int(0, 1 << 20)));
+    if (!known.insert(group.members.back()).second) member.reject("a rank that the list does not have yet");
+  }
+  if (group.members.empty()) members.reject("a list of at least one rank");
+  return group;
 }
 
 RunTrace trace_from_json(const Json& json) { return TraceReader(json).trace(); }

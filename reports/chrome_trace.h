@@ -22,4 +22,7 @@ bool is_trace_json(const Json& json);
 // file_error naming the file and the key for what is no trace of ours.
 RunTrace trace_from_json(const Json& json);
 
+// A group of a trace or flight record: {"group": key, "members": world ranks}. file_error for no members, or one twice.
+TraceGroup read_trace_group(const Json& json);
+
 }  // namespace shardproof

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "reports/chrome_trace.h"
+
 namespace shardproof {
 namespace {
 
@@ -29,13 +31,16 @@ class RecordReader {
       record_.late.push_back(fmt::format("rank {} {}", late.at("rank").as_int(), late.at("reason").as_string()));
     }
     for (const Json& group : json_.at("groups").items()) {
-      TraceGroup read{.key = group.at("group").as_string(), .members = {}};
-      for (const Json& member : group.at("members").items()) {
-        read.members.push_back(static_cast<int>(member.as_int(0, kMostRanks)));
-      }
-      record_.calls.groups.push_back(std::move(read));
+      record_.calls.groups.push_back(read_trace_group(group));
+      groups_.try_emplace(record_.calls.groups.back().key, record_.dropped_last.size());
+      record_.dropped_last.push_back(group.at("calls").as_int(0, kMostCalls));
     }
-    for (const Json& operation : json_.at("operations").items()) read_operation(operation);
+    calls_ = record_.dropped_last;
+    std::int64_t sequence = 0;
+    for (const Json& operation : json_.at("operations").items()) {
+      record_.is_whole = record_.is_whole && operation.at("sequence").as_int(0, kMostCalls) == ++sequence;
+      read_operation(operation);
+    }
     return std::move(record_);
   }
 
@@ -48,15 +53,17 @@ class RecordReader {
   }
 
   void read_operation(const Json& json) {
+    const auto group = groups_.find(json.at("group").as_string());
+    if (group == groups_.end()) json.at("group").reject("a group that the file lists");
+    std::int64_t& dropped = record_.dropped_last[group->second];
+    const std::int64_t later = calls_[group->second] - json.at("call").as_int(0, kMostCalls);
+    dropped = std::min(dropped, std::max<std::int64_t>(later, 0));
     TraceEvent event;
     event.kind = static_cast<std::int64_t>(EventKind::communication);
     event.group_call = json.at("number").as_int(0, kMostCalls);
     if (event.group_call == 0) return;  // a part of another call
     event.call = event.group_call;
-    std::vector<TraceGroup>& groups = record_.calls.groups;
-    const auto group = std::ranges::find(groups, json.at("group").as_string(), &TraceGroup::key);
-    if (group == groups.end()) json.at("group").reject("a group that the file lists");
-    event.group = group - groups.begin();
+    event.group = static_cast<std::int64_t>(group->second);
     event.operation = text_in(json.at("operation").as_string());
     event.purpose = text_in(json.at("purpose").as_string());
     event.dtype = text_in(json.at("dtype").as_string());
@@ -71,12 +78,22 @@ class RecordReader {
     event.root = json.at("root").as_int(-1, kMostRanks);
     event.begin_ns = json.at("posted_us").as_int(0, kLatestUs) * 1000;
     record_.calls.events.push_back(event);
-    record_.states.push_back(json.at("state").as_string());
+    record_.details.push_back({.state = json.at("state").as_string(),
+                               .send_rows = rows_in(json.at("send_rows")),
+                               .receive_rows = rows_in(json.at("receive_rows"))});
+  }
+
+  static std::vector<std::int64_t> rows_in(const Json& json) {
+    std::vector<std::int64_t> rows;
+    for (const Json& entry : json.items()) rows.push_back(entry.as_int(0));
+    return rows;
   }
 
   const Json& json_;
   FlightRecord record_;
   std::unordered_map<std::string, std::int64_t> texts_;
+  std::unordered_map<std::string, std::size_t> groups_;  // places in the list, of the first of a key
+  std::vector<std::int64_t> calls_;                      // of the groups, in all
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -15,6 +14,7 @@
 #include "core/file.h"
 #include "reports/chrome_trace.h"
 #include "reports/flight_record.h"
+#include "reports/flight_record_diff.h"
 #include "reports/text_table.h"
 #include "reports/trace.h"
 
@@ -154,191 +154,12 @@ class TwoTraces {
   TraceComparison result_;
 };
 
-constexpr std::string_view kWorld = "world";
-
-bool is_split(const RankTrace& trace, const TraceEvent& event) { return trace.text(event.operation) == "split"; }
-
-class FlightRecords {
- public:
-  explicit FlightRecords(std::span<const FlightRecord> records) : records_(records) {}
-
-  TraceComparison among_themselves() {
-    std::map<std::pair<std::string, std::vector<int>>, std::vector<const FlightRecord*>> groups;
-    for (const FlightRecord& record : records_) {
-      ++result_.ranks;
-      for (const TraceGroup& group : record.calls.groups) groups[{group.key, group.members}].push_back(&record);
-    }
-    for (const auto& [group, members] : groups) compare_group(group.first, group.second, members);
-    std::ranges::stable_sort(result_.divergences, {}, &Divergence::rank);
-    add_notes();
-    return std::move(result_);
-  }
-
-  TraceComparison with_trace(const RunTrace& trace) {
-    for (const FlightRecord& record : records_) {
-      const auto rank = std::ranges::find(trace.ranks, record.rank, &RankTrace::rank);
-      if (rank == trace.ranks.end()) {
-        result_.divergences.push_back(
-            {.rank = record.rank, .kind = "absent", .text = fmt::format("rank {} is not in the trace", record.rank)});
-        continue;
-      }
-      ++result_.ranks;
-      compare_with(record, *rank);
-    }
-    result_.notes.emplace_back(
-        "the group of all ranks is not compared with a trace: a run also uses it for what is no part of the model");
-    add_notes();
-    return std::move(result_);
-  }
-
- private:
-  // A rank's calls in one group by their numbers.
-  static std::map<std::int64_t, const TraceEvent*> calls_in(const RankTrace& trace, const std::string& group) {
-    std::map<std::int64_t, const TraceEvent*> calls;
-    for (const TraceEvent& event : trace.events) {
-      if (event.is(EventKind::communication) && trace.group_of(event).key == group) calls[event.group_call] = &event;
-    }
-    return calls;
-  }
-
-  // What members must agree on; rows and bytes may differ between them.
-  static std::string agreed(const RankTrace& trace, const TraceEvent& event) {
-    return fmt::format("{} '{}' {} rows of {}", trace.text(event.operation), trace.text(event.purpose),
-                       trace.text(event.dtype), trace.text(event.shape));
-  }
-
-  void compare_group(const std::string& key, const std::vector<int>& members,
-                     const std::vector<const FlightRecord*>& records) {
-    const FlightRecord* farthest = records.front();
-    std::map<const FlightRecord*, std::map<std::int64_t, const TraceEvent*>> calls;
-    for (const FlightRecord* const record : records) {
-      calls[record] = calls_in(record->calls, key);
-      if (last_of(calls[record]) > last_of(calls[farthest])) farthest = record;
-    }
-    for (const FlightRecord* const record : records) {
-      if (record == farthest) continue;
-      compare_members(key, *farthest, calls[farthest], *record, calls[record]);
-    }
-    for (const int member : members) {
-      const auto has_record = [&](const FlightRecord& record) { return record.rank == member; };
-      if (std::ranges::none_of(records_, has_record)) without_record_.insert(member);
-    }
-  }
-
-  static std::int64_t last_of(const std::map<std::int64_t, const TraceEvent*>& calls) {
-    return calls.empty() ? 0 : calls.rbegin()->first;
-  }
-
-  void compare_members(const std::string& key, const FlightRecord& farthest,
-                       const std::map<std::int64_t, const TraceEvent*>& far, const FlightRecord& record,
-                       const std::map<std::int64_t, const TraceEvent*>& own) {
-    for (const auto& [number, event] : far) {
-      const auto found = own.find(number);
-      const DivergentCall expected = call_of(farthest.calls, *event);
-      if (found == own.end()) {
-        if (number <= last_of(own)) continue;  // no longer kept there
-        result_.divergences.push_back(
-            {.rank = record.rank,
-             .kind = "missing",
-             .position = number - 1,
-             .first = expected,
-             .text = fmt::format("rank {} did not make call {} of group {}, which rank {} made: {}", record.rank,
-                                 number, key, farthest.rank, expected.signature)});
-        return;
-      }
-      ++result_.compared;
-      if (agreed(farthest.calls, *event) == agreed(record.calls, *found->second)) continue;
-      const DivergentCall actual = call_of(record.calls, *found->second);
-      result_.divergences.push_back(
-          {.rank = record.rank,
-           .kind = "different",
-           .position = number - 1,
-           .first = expected,
-           .second = actual,
-           .text = fmt::format("call {} of group {} is {} on rank {}, but {} on rank {}", number, key,
-                               expected.signature, farthest.rank, actual.signature, record.rank)});
-      return;
-    }
-  }
-
-  void compare_with(const FlightRecord& record, const RankTrace& trace) {
-    std::map<std::string, std::map<std::int64_t, const TraceEvent*>> made;
-    for (const TraceGroup& group : record.calls.groups) made[group.key] = calls_in(record.calls, group.key);
-    std::map<std::string, std::int64_t> last;  // of the trace, by group
-    for (const TraceEvent& event : trace.events) {
-      if (!event.is(EventKind::communication) || trace.group_of(event).key == kWorld) continue;
-      const std::string& key = trace.group_of(event).key;
-      last[key] = event.group_call;
-      const auto& calls = made[key];
-      const auto found = calls.find(event.group_call);
-      const DivergentCall expected = call_of(trace, event);
-      const bool is_forgotten = found == calls.end() && event.group_call <= last_of(calls);
-      if (is_forgotten) continue;
-      if (found == calls.end()) {
-        return add(record, event, "missing", expected, std::nullopt,
-                   fmt::format("rank {} did not make call {} of group {}, which the trace has as {}", record.rank,
-                               event.group_call, key, call_text(expected)));
-      }
-      ++result_.compared;
-      const std::string own = signature(record.calls, *found->second);
-      if (own == expected.signature) continue;
-      return add(record, event, "different", expected, call_of(record.calls, *found->second),
-                 fmt::format("rank {} made call {} of group {} as {}; in the trace it is {}", record.rank,
-                             event.group_call, key, own, call_text(expected)));
-    }
-    for (const auto& [key, number] : last) {
-      const auto extra = made[key].upper_bound(number);
-      if (extra == made[key].end() || is_split(record.calls, *extra->second)) continue;
-      const DivergentCall call = call_of(record.calls, *extra->second);
-      return add(record, *extra->second, "extra", std::nullopt, call,
-                 fmt::format("rank {} made call {} of group {}, which the trace does not have: {}", record.rank,
-                             extra->first, key, call.signature));
-    }
-  }
-
-  void add(const FlightRecord& record, const TraceEvent& event, const char* kind, std::optional<DivergentCall> first,
-           std::optional<DivergentCall> second, std::string text) {
-    result_.divergences.push_back({.rank = record.rank,
-                                   .kind = kind,
-                                   .position = event.group_call - 1,
-                                   .step = event.step,
-                                   .first = std::move(first),
-                                   .second = std::move(second),
-                                   .text = std::move(text)});
-  }
-
-  void add_notes() {
-    for (const FlightRecord& record : records_) {
-      for (std::size_t i = 0; i < record.calls.events.size(); ++i) {
-        if (record.states[i] == "complete") continue;
-        const TraceEvent& event = record.calls.events[i];
-        result_.notes.push_back(fmt::format("rank {} was in call {} of group {} ({}): {}", record.rank,
-                                            event.group_call, record.calls.group_of(event).key, record.states[i],
-                                            signature(record.calls, event)));
-      }
-      for (const std::string& late : record.late) {
-        result_.notes.push_back(fmt::format("rank {} waited: {}", record.rank, late));
-      }
-    }
-    if (!without_record_.empty()) {
-      result_.notes.push_back(fmt::format("without a record: rank {}", fmt::join(without_record_, ", ")));
-    }
-  }
-
-  std::span<const FlightRecord> records_;
-  std::set<int> without_record_;
-  TraceComparison result_;
-};
-
 void check_records(const std::vector<FlightRecord>& records, std::span<const std::string> names) {
   std::map<int, std::string> by_rank;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const auto [known, is_new] = by_rank.try_emplace(records[i].rank, names[i]);
     SHARDPROOF_CHECK(is_new, usage_error, "trace diff: '{}' and '{}' are both of rank {}; expected one record a rank",
                      printable(known->second), printable(names[i]), records[i].rank);
-    SHARDPROOF_CHECK(records[i].world_size == records.front().world_size, usage_error,
-                     "trace diff: '{}' is of {} ranks and '{}' of {}; expected records of one run",
-                     printable(names.front()), records.front().world_size, printable(names[i]), records[i].world_size);
   }
 }
 
@@ -379,8 +200,8 @@ TraceComparison compare_trace_files(std::span<const std::filesystem::path> files
       traces.size(), traces.size() == 1 ? "" : "s", records.size(), records.size() == 1 ? "" : "s");
   check_records(records, record_names);
   TraceComparison comparison = are_traces       ? compare_traces(traces[0], traces[1])
-                               : traces.empty() ? FlightRecords(records).among_themselves()
-                                                : FlightRecords(records).with_trace(traces[0]);
+                               : traces.empty() ? compare_flight_records(records)
+                                                : compare_flight_records_with(traces[0], records);
   SHARDPROOF_CHECK(comparison.compared > 0 || !comparison.divergences.empty(), file_error,
                    "trace diff: '{}' hold no operations to compare with each other; expected files of one run, or of "
                    "runs of the same ranks",

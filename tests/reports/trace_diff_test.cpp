@@ -175,6 +175,143 @@ TEST_F(TraceDiffFiles, RefusesTracesWithNothingToCompare) {
               HasSubstr("hold no operations to compare with each other"));
 }
 
+// Two ranks that have made five calls, the fourth of them as given, and the first rank's records against the second's.
+class FlightRecordDiff : public TraceDiffFiles {
+ protected:
+  // Of rank `rank`, with its fourth call changed by replacements in its text.
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  static std::string changed_text(int rank, const Changes& changes) {
+    std::string text = flight_record_text(rank, 5);
+    std::size_t at = text.find(R"({"sequence":4)");
+    const std::size_t behind = text.find(R"({"sequence":5)");
+    std::string call = text.substr(at, behind - at);
+    for (const auto& [from, to] : changes) call.replace(call.find(from), from.size(), to);
+    return text.replace(at, behind - at, call);
+  }
+  static std::string replaced(std::string text, const std::string& from, const std::string& to) {
+    return text.replace(text.find(from), from.size(), to);
+  }
+  static Changes exchange(int to, int from, int sent = 3, int received = 3) {
+    return {{"barrier", "exchange"},
+            {R"("to":-1)", R"("to":)" + std::to_string(to)},
+            {R"("from":-1)", R"("from":)" + std::to_string(from)},
+            {R"("rows_sent":0)", R"("rows_sent":)" + std::to_string(sent)},
+            {R"("rows_received":0)", R"("rows_received":)" + std::to_string(received)}};
+  }
+  static Changes rows(const std::string& operation, const std::string& send, const std::string& receive) {
+    return {{"barrier", operation},
+            {R"("send_rows":[])", R"("send_rows":)" + send},
+            {R"("receive_rows":[])", R"("receive_rows":)" + receive},
+            {R"("rows_sent":0)", R"("rows_sent":1)"}};
+  }
+  static Changes rooted(const std::string& operation, int root, int received, const std::string& send = "[]") {
+    return {{"barrier", operation},
+            {R"("root":-1)", R"("root":)" + std::to_string(root)},
+            {R"("rows_received":0)", R"("rows_received":)" + std::to_string(received)},
+            {R"("rows_sent":0)", R"("rows_sent":3)"},
+            {R"("send_rows":[])", R"("send_rows":)" + send}};
+  }
+  std::vector<std::string> differences(const std::string& first, const std::string& second) {
+    const std::vector files{put_file("r.0", first), put_file("r.1", second)};
+    return texts_of(compare_trace_files(files));
+  }
+  std::vector<std::string> differences(const Changes& first, const Changes& second) {
+    return differences(changed_text(0, first), changed_text(1, second));
+  }
+  static auto call_4(const std::string& problem) {
+    return ElementsAre(HasSubstr("call 4 of group world/ring#1 " + problem));
+  }
+};
+
+TEST_F(FlightRecordDiff, IsEmptyForCallsThatFitEachOther) {
+  EXPECT_THAT(differences(exchange(1, 1, 3, 4), exchange(0, 0, 4, 3)), IsEmpty());
+  EXPECT_THAT(differences(exchange(1, -1), exchange(-1, 0)), IsEmpty());
+  EXPECT_THAT(differences(rows("all_to_all", "[1, 2]", "[1, 4]"), rows("all_to_all", "[4, 3]", "[2, 3]")), IsEmpty());
+  EXPECT_THAT(differences(rows("all_gather", "[]", "[1, 1]"), rows("all_gather", "[]", "[1, 1]")), IsEmpty());
+  EXPECT_THAT(differences(rooted("scatter", 0, 2, "[2, 1]"), rooted("scatter", 0, 1)), IsEmpty());
+  EXPECT_THAT(differences(rooted("broadcast", 1, 3), rooted("broadcast", 1, 3)), IsEmpty());
+}
+
+TEST_F(FlightRecordDiff, FindsRootAndSumThatDiffer) {
+  EXPECT_THAT(differences(rooted("broadcast", 0, 3), rooted("broadcast", 1, 3)), call_4("is broadcast 'rows'"));
+  EXPECT_THAT(differences(Changes{}, {{R"("is_sum":false)", R"("is_sum":true)"}}),
+              call_4("is barrier 'rows' among ranks 0, 1 on rank 0, but barrier 'rows' (sum) among"));
+}
+
+TEST_F(FlightRecordDiff, FindsPeersThatDoNotFit) {
+  EXPECT_THAT(differences(exchange(1, 1), exchange(1, 0)),
+              call_4("does not fit: rank 0 receives from rank 1, which sends to rank 1; it is exchange"));
+  EXPECT_THAT(differences(exchange(1, 1), exchange(0, -1)),
+              call_4("does not fit: rank 0 sends to rank 1, which receives from nobody"));
+  EXPECT_THAT(differences(exchange(-1, -1), exchange(2, -1)), call_4("does not fit: rank 1 sends to member 2 of 2"));
+  EXPECT_THAT(differences(exchange(-1, -1), exchange(1, -1)),
+              call_4("does not fit: rank 1 sends to rank 1, which receives from nobody"));
+}
+
+TEST_F(FlightRecordDiff, FindsRowsThatDoNotFit) {
+  EXPECT_THAT(differences(exchange(1, 1, 3, 4), exchange(0, 0, 4, 2)),
+              call_4("does not fit: rank 0 sends 3 rows to rank 1, which receives 2"));
+  EXPECT_THAT(differences(rows("all_to_all", "[1, 2]", "[1, 4]"), rows("all_to_all", "[5, 3]", "[2, 3]")),
+              call_4("does not fit: rank 1 sends 5 rows to rank 0, which receives 4"));
+  EXPECT_THAT(differences(rows("all_to_all", "[1]", "[1, 4]"), rows("all_to_all", "[4, 3]", "[2, 3]")),
+              call_4("does not fit: rank 0 has 1 entries of send_rows for 2 members"));
+  EXPECT_THAT(differences(rows("all_gather", "[]", "[1, 1]"), rows("all_gather", "[]", "[1, 2]")),
+              call_4("does not fit: rank 0 gathers rows [1, 1], rank 1 rows [1, 2]"));
+  EXPECT_THAT(differences(rooted("scatter", 0, 2, "[2, 1]"), rooted("scatter", 0, 2)),
+              call_4("does not fit: rank 0 sends 1 rows to rank 1, which receives 2"));
+  EXPECT_THAT(differences(rooted("broadcast", 1, 2), rooted("broadcast", 1, 3)),
+              call_4("does not fit: rank 1 sends 3 rows to rank 0, which receives 2"));
+}
+
+// What a full recorder drops is the oldest that is complete: the fourth call is not gone while the third is there.
+TEST_F(FlightRecordDiff, FindsACallThatIsMissingBetweenOthers) {
+  const auto without = [](int rank, int first, int last) {
+    std::string text = flight_record_text(rank, 5);
+    const std::size_t at = text.find(R"({"sequence":)" + std::to_string(first));
+    return text.erase(at, text.find(R"({"sequence":)" + std::to_string(last + 1)) - at);
+  };
+  EXPECT_THAT(differences(flight_record_text(0, 5), without(1, 4, 4)),
+              ElementsAre(HasSubstr("rank 1 did not make call 4 of group world/ring#1, which rank 0 made")));
+  EXPECT_THAT(differences(without(0, 4, 4), flight_record_text(1, 5)),
+              ElementsAre(HasSubstr("rank 0 did not make call 4 of group world/ring#1, which rank 1 made")));
+  EXPECT_THAT(differences(flight_record_text(0, 5), without(1, 1, 3)), IsEmpty());  // no longer kept
+}
+
+TEST_F(FlightRecordDiff, FindsGroupsThatAreNotTheSame) {
+  const std::string text = flight_record_text(0, 5);
+  EXPECT_THAT(differences(text, replaced(flight_record_text(1, 5), "[0,1]", "[1,0]")),
+              testing::Contains("group world/ring#1 has ranks 0, 1 on rank 0, but ranks 1, 0 on rank 1"));
+  EXPECT_THAT(differences(text, replaced(flight_record_text(1, 0), R"("world/ring#1","members":[0,1])",
+                                         R"("world/own#1","members":[1])")),
+              ElementsAre("rank 1 does not have group world/ring#1 of ranks 0, 1, which rank 0 has"));
+  EXPECT_THAT(differences(text, replaced(flight_record_text(1, 5), R"("groups":[)",
+                                         R"("groups":[{"group":"world/more#2","members":[0,1],"calls":0},)")),
+              ElementsAre("rank 0 does not have group world/more#2 of ranks 0, 1, which rank 1 has"));
+  EXPECT_THAT(differences(text, replaced(flight_record_text(1, 5), R"("groups":[)",
+                                         R"("groups":[{"group":"world/more#2","members":[0],"calls":0},)")),
+              testing::Contains("rank 1 has group world/more#2 of ranks 0, to which it does not belong"));
+  EXPECT_THAT(file_error_of([&] { (void)differences(text, replaced(text, "[0,1]", "[0,0]")); }),
+              HasSubstr("key 'groups[0].members[1]' must be a rank that the list does not have yet"));
+}
+
+TEST_F(FlightRecordDiff, FindsRunsOfOtherSizes) {
+  const std::string larger = replaced(flight_record_text(1, 5), R"("world_size":2)", R"("world_size":3)");
+  EXPECT_THAT(differences(flight_record_text(0, 5), larger),
+              ElementsAre("rank 1 is of a run of 3 ranks, and rank 0 of one of 2"));
+  const std::vector files{put_file("trace.json", chrome_text(sample_trace())), put_file("r.1", larger)};
+  EXPECT_THAT(texts_of(compare_trace_files(files)),
+              testing::Contains("rank 1 is of a run of 3 ranks, and the trace of one of 2"));
+}
+
+TEST_F(FlightRecordDiff, FindsACallInAGroupThatTheTraceDoesNotHave) {
+  RunTrace trace = sample_trace();
+  for (RankTrace& rank : trace.ranks) rank.events.erase(rank.events.begin() + 2);
+  const std::vector files{put_file("trace.json", chrome_text(trace)), put_file("r.1", flight_record_text(1, 1))};
+  EXPECT_THAT(texts_of(compare_trace_files(files)),
+              ElementsAre("rank 1 made call 1 of group world/ring#1, which the trace does not have: barrier 'rows' "
+                          "among ranks 0, 1"));
+}
+
 TEST_F(TraceDiffFiles, IsJsonForPrograms) {
   const std::vector files{put_file("r.0", flight_record_text(0, 5)), put_file("r.1", flight_record_text(1, 3))};
   const Json json = comparison_json(compare_trace_files(files));
