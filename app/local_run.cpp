@@ -14,7 +14,6 @@
 #include "core/error.h"
 #include "real/cuda_threads.h"
 #include "real/launcher.h"
-#include "reports/chrome_trace.h"
 #include "reports/profile.h"
 #include "sim/simulation.h"
 
@@ -178,9 +177,9 @@ class LocalRun {
 };
 
 // Whether it could be written; else the message and the status are noted.
-void write_trace(const RunTrace& trace, OutputTarget& target, CommandOutcome& outcome) {
+void write_trace(const RunTrace& trace, const Options& options, OutputTarget& target, CommandOutcome& outcome) {
   try {
-    target.write(chrome_text(trace));
+    write_trace_file(trace, options, target);
   } catch (const Error& error) {
     outcome.messages.emplace_back(error.what());
     outcome.status = kRequestIsWrong;
@@ -211,7 +210,7 @@ CommandOutcome run_in_this_process(const Options& options, Progress& progress) {
   });
   if (is_recorded(options) && !trace.ranks.empty() && is_complete) {
     outcome.report.profile = profile_of(trace);
-    if (target) write_trace(trace, *target, outcome);
+    if (target) write_trace(trace, options, *target, outcome);
   } else if (is_recorded(options)) {
     outcome.messages.push_back(no_trace_text(options));
   }

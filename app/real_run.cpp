@@ -27,7 +27,6 @@
 #include "real/nccl_store.h"
 #include "real/nvtx_ranges.h"
 #include "real/peer_failure.h"
-#include "reports/chrome_trace.h"
 #include "reports/profile.h"
 
 namespace shardproof {
@@ -311,7 +310,7 @@ void keep_trace(const Options& options, RealRun& run, Communicator& world, Outpu
   if (world.rank() == 0) {
     outcome.report.profile = profile_of(trace);
     try {
-      if (target != nullptr) target->write(chrome_text(trace));
+      if (target != nullptr) write_trace_file(trace, options, *target);
     } catch (const Error& error) {
       problem = error.what();
       outcome.messages.push_back(problem);

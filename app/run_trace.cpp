@@ -20,6 +20,15 @@ std::unique_ptr<OutputTarget> trace_target(const Options& options) {
   return options.trace ? std::make_unique<OutputTarget>("--trace", *options.trace) : nullptr;
 }
 
+void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target, std::size_t most_bytes) {
+  const std::string text = chrome_text(trace);
+  SHARDPROOF_CHECK(text.size() <= most_bytes, file_error,
+                   "--trace: '{}' would have {} bytes, more than the {} of which `trace` reads a file; expected fewer "
+                   "--steps than {}",
+                   printable(*options.trace), text.size(), most_bytes, options.steps.value_or(1));
+  target.write(text);
+}
+
 std::string no_trace_text(const Options& options) {
   const std::string why = "no step of the run came to its end, or none was made";
   if (!options.trace) return fmt::format("--steps: there is no table: {}", why);

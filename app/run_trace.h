@@ -2,6 +2,7 @@
 // the table at the end of the report.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "app/output.h"
 #include "app/request.h"
 #include "core/communicator.h"
+#include "reports/chrome_trace.h"
 #include "reports/trace.h"
 
 namespace shardproof {
@@ -18,6 +20,9 @@ namespace shardproof {
 bool is_recorded(const Options& options);
 // The file of --trace; null without one. file_error if it cannot be written.
 std::unique_ptr<OutputTarget> trace_target(const Options& options);
+// Writes it to the file of --trace. file_error if that fails, or if nobody could read so large a file again.
+void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target,
+                      std::size_t most_bytes = kMostTraceBytes);
 // Why a run that was to be recorded has left no trace or table.
 std::string no_trace_text(const Options& options);
 // usage_error listing the cases if several would be recorded: a trace is of one.

@@ -429,7 +429,7 @@ class TraceReader {
 std::string chrome_text(const RunTrace& trace) { return TraceWriter(trace).text(); }
 
 Json read_trace_json(const std::filesystem::path& path) {
-  return read_json_file(path, {.max_bytes = std::size_t{1} << 30U, .max_depth = 16, .max_values = 50'000'000});
+  return read_json_file(path, {.max_bytes = kMostTraceBytes, .max_depth = 16, .max_values = 50'000'000});
 }
 
 bool is_trace_json(const Json& json) {

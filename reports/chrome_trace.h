@@ -4,6 +4,7 @@
 // docs/traces.md.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -15,6 +16,9 @@ namespace shardproof {
 
 // The text of a trace file.
 std::string chrome_text(const RunTrace& trace);
+
+// The largest file that is read.
+inline constexpr std::size_t kMostTraceBytes = std::size_t{1} << 30U;
 
 // What read_json_file gives a trace file or flight record, with limits that suit them.
 Json read_trace_json(const std::filesystem::path& path);

@@ -107,6 +107,19 @@ TEST(SimulatedRun, SaysThatThereIsNoTraceOfARunThatStopped) {
   }
 }
 
+TEST(WriteTraceFile, RefusesWhatNobodyCouldReadAgain) {
+  const TemporaryFolder folder;
+  Options options;
+  options.trace = folder / "trace.json";
+  options.steps = 7;
+  OutputTarget target("--trace", *options.trace);
+  const auto error = thrown_by([&] { write_trace_file({}, options, target, 10); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_THAT(error->message,
+              HasSubstr("more than the 10 of which `trace` reads a file; expected fewer --steps than 7"));
+  EXPECT_EQ(folder.entry_count(), 0U);
+}
+
 TEST(SimulatedRun, RefusesOutputsThatDestroyAnotherOrWhatIsRead) {
   const TemporaryFolder folder;
   const std::string model = folder / "model", trace = folder / "trace.json", plan = folder / "plan.json";
