@@ -291,8 +291,10 @@ class TraceReader {
     }
     for (const Json& rank : about.at("ranks").items()) read_rank(rank);
     if (trace_.ranks.empty()) about.at("ranks").reject("a list of at least one rank");
+    for (const Json& rank : about.at("ranks").items()) check_members(rank);
     for (const Json& event : json_.at("traceEvents").items()) read_event(event);
     for (RankTrace& rank : trace_.ranks) sort_events(rank);
+    trace_.source = json_.where();
     return std::move(trace_);
   }
 
@@ -303,20 +305,32 @@ class TraceReader {
   };
   struct RankParts {
     std::unordered_map<std::string, std::int64_t> texts;
+    std::unordered_map<std::string, std::int64_t> groups;
     std::vector<Ordered> events;
   };
 
   void read_rank(const Json& json) {
     RankTrace rank;
+    RankParts parts;
     rank.rank = static_cast<int>(json.at("rank").as_int(0, 1 << 20));
     if (!trace_.ranks.empty() && rank.rank <= trace_.ranks.back().rank) json.at("rank").reject("ascending ranks");
     rank.clock = {.offset_ns = json.at("clock_offset_ns").as_int(),
                   .residual_ns = json.at("clock_residual_ns").as_int()};
     for (const Json& entry : json.at("groups").items()) {
       rank.groups.push_back(read_trace_group(entry));
+      parts.groups.try_emplace(rank.groups.back().key, static_cast<std::int64_t>(rank.groups.size()) - 1);
     }
+    places_.emplace(rank.rank, trace_.ranks.size());
     trace_.ranks.push_back(std::move(rank));
-    parts_.emplace_back();
+    parts_.push_back(std::move(parts));
+  }
+
+  void check_members(const Json& rank) const {
+    for (const Json& group : rank.at("groups").items()) {
+      for (const Json& member : group.at("members").items()) {
+        if (!places_.contains(member.as_int())) member.reject("a rank that the file lists");
+      }
+    }
   }
 
   std::int64_t text_in(RankTrace& rank, RankParts& parts, const std::string& text) {
@@ -348,10 +362,10 @@ class TraceReader {
   void read_event(const Json& json) {
     const std::optional<EventKind> kind = kind_of(json);
     if (!kind) return;  // tracks, arrows, posts and waits: what the other events say, for the eye
-    const auto place = std::ranges::find(trace_.ranks, json.at("pid").as_int(), &RankTrace::rank);
-    if (place == trace_.ranks.end()) json.at("pid").reject("a rank that the file lists");
-    RankTrace& rank = *place;
-    RankParts& parts = parts_[static_cast<std::size_t>(place - trace_.ranks.begin())];
+    const auto place = places_.find(json.at("pid").as_int());
+    if (place == places_.end()) json.at("pid").reject("a rank that the file lists");
+    RankTrace& rank = trace_.ranks[place->second];
+    RankParts& parts = parts_[place->second];
     const Json& arguments = json.at("args");
     const auto text_of = [&](std::string_view key) { return text_in(rank, parts, arguments.at(key).as_string()); };
     TraceEvent event;
@@ -379,15 +393,17 @@ class TraceReader {
     }
     if (*kind == EventKind::communication) {
       event.purpose = text_of("purpose");
-      read_communication(arguments, rank, event);
+      read_communication(arguments, rank, parts, event);
     }
     parts.events.push_back({.number = arguments.at("n").as_int(0, kMostEvents), .event = event});
   }
 
-  static void read_communication(const Json& arguments, const RankTrace& rank, TraceEvent& event) {
-    const auto group = std::ranges::find(rank.groups, arguments.at("group").as_string(), &TraceGroup::key);
-    if (group == rank.groups.end()) arguments.at("group").reject("a group that the file lists for the rank");
-    event.group = group - rank.groups.begin();
+  static void read_communication(const Json& arguments, const RankTrace& rank, const RankParts& parts,
+                                 TraceEvent& event) {
+    const auto group = parts.groups.find(arguments.at("group").as_string());
+    if (group == parts.groups.end()) arguments.at("group").reject("a group that the file lists for the rank");
+    event.group = group->second;
+    const auto size = static_cast<std::int64_t>(rank.group_of(event).members.size());
     event.call = arguments.at("call").as_int(0, kMostEvents);
     event.group_call = arguments.at("group_call").as_int(0, kMostEvents);
     event.send_rows = arguments.at("send_rows").as_int(0, kMostBytes);
@@ -396,21 +412,32 @@ class TraceReader {
     event.receive_bytes = arguments.at("receive_bytes").as_int(0, kMostBytes);
     const auto member = [&](std::string_view key, std::int64_t& into) {
       const Json* const found = arguments.find(key);
-      if (found != nullptr) into = found->as_int(0, static_cast<std::int64_t>(group->members.size()) - 1);
+      if (found != nullptr) into = found->as_int(0, size - 1);
     };
     member("to", event.to);
     member("from", event.from);
     member("root", event.root);
     if (const Json* const found = arguments.find("is_sum")) event.is_sum = found->as_int(0, 1);
-    const auto time = [&](std::string_view key, std::int64_t& into) {
-      if (const Json* const found = arguments.find(key)) into = time_of(*found);
+    read_times(arguments, event);
+  }
+
+  // In their order, but for those of the device: when it began is known only within what asking for its clock takes.
+  static void read_times(const Json& arguments, TraceEvent& event) {
+    const auto read = [&](std::string_view key, std::int64_t& into, std::int64_t earliest, std::string_view what) {
+      const Json* const found = arguments.find(key);
+      if (found == nullptr) return;
+      into = time_of(*found);
+      if (into < earliest) found->reject(fmt::format("a time that is not before {}", what));
     };
+    const std::int64_t begin = event.begin_ns;
     event.end_ns = -1;
-    time("post_end_us", event.post_end_ns);
-    time("wait_begin_us", event.wait_begin_ns);
-    time("wait_end_us", event.end_ns);
-    time("device_begin_us", event.device_begin_ns);
-    time("device_end_us", event.device_end_ns);
+    read("post_end_us", event.post_end_ns, begin, "the beginning of the event, ts");
+    read("wait_begin_us", event.wait_begin_ns, begin, "the beginning of the event, ts");
+    read("wait_end_us", event.end_ns, std::max(begin, event.wait_begin_ns), "wait_begin_us and the beginning, ts");
+    read("device_begin_us", event.device_begin_ns, std::numeric_limits<std::int64_t>::min(), "");
+    const bool is_measured = arguments.find("device_begin_us") != nullptr;
+    read("device_end_us", event.device_end_ns,
+         is_measured ? event.device_begin_ns : std::numeric_limits<std::int64_t>::min(), "device_begin_us");
   }
 
   void sort_events(RankTrace& rank) {
@@ -422,6 +449,7 @@ class TraceReader {
   const Json& json_;
   RunTrace trace_;
   std::vector<RankParts> parts_;
+  std::unordered_map<std::int64_t, std::size_t> places_;  // of the ranks, by their numbers
 };
 
 }  // namespace

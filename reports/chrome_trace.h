@@ -23,7 +23,8 @@ inline constexpr std::size_t kMostTraceBytes = std::size_t{1} << 30U;
 // What read_json_file gives a trace file or flight record, with limits that suit them.
 Json read_trace_json(const std::filesystem::path& path);
 bool is_trace_json(const Json& json);
-// file_error naming the file and the key for what is no trace of ours.
+// file_error naming the file and the key for what is no trace of ours: a group of ranks that the file does not have, a
+// time before one that it has to follow, ..
 RunTrace trace_from_json(const Json& json);
 
 // A group of a trace or flight record: {"group": key, "members": world ranks}. file_error for no members, or one twice.

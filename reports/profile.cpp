@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/error.h"
 #include "reports/terminal.h"
 #include "reports/trace.h"
 
@@ -59,6 +60,8 @@ class Summing {
     if (event.post_end_ns >= 0) of.share_ns += static_cast<double>(event.post_end_ns - event.begin_ns);
   }
 
+  bool has_steps() const { return !steps_.empty(); }
+
   void finish(Profile& profile) {
     const double all = std::max(all_ns_, 1.0);
     double accounted = 0.0, exposed = 0.0;
@@ -103,6 +106,9 @@ Profile profile_of(const RunTrace& trace) {
   for (const RankTrace& rank : trace.ranks) {
     for (const TraceEvent& event : rank.events) summing.add(rank, event);
   }
+  SHARDPROOF_CHECK(summing.has_steps(), file_error,
+                   "{}: key 'traceEvents' holds no steps to summarise; expected an event of category step of each step",
+                   trace.source.empty() ? "the trace" : trace.source);
   summing.finish(profile);
   return profile;
 }

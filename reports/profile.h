@@ -39,6 +39,7 @@ struct Profile {
   std::vector<ProfileRow> rows;    // the largest share first
 };
 
+// file_error naming the trace's file if it has no steps.
 Profile profile_of(const RunTrace& trace);
 
 // For the terminal; and for programs.

@@ -71,6 +71,7 @@ struct RankTrace {
 struct RunTrace {
   std::vector<std::pair<std::string, std::string>> about;  // model, case, mesh, backend, ..
   std::vector<RankTrace> ranks;                            // ascending
+  std::string source = {};                                 // the file that it was read from, for messages
 
   std::int64_t steps() const;
   // Empty if there is none of that name.

@@ -127,8 +127,54 @@ TEST(ChromeTrace, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(refusal(R"("rank":1)", R"("rank":0)"), HasSubstr("must be ascending ranks"));
   EXPECT_THAT(refusal(R"("send_bytes":192)", R"("send_bytes":-1)"), HasSubstr("send_bytes"));
   EXPECT_THAT(refusal(R"("to":1)", R"("to":2)"), HasSubstr("'traceEvents["));
+  EXPECT_THAT(refusal(R"("members":[0,1])", R"("members":[])"), HasSubstr("must be a list of at least one rank"));
+  EXPECT_THAT(refusal(R"("members":[0,1])", R"("members":[0,0])"), HasSubstr("must be a rank that the list does not"));
+  EXPECT_THAT(refusal(R"("members":[0,1])", R"("members":[0,2])"),
+              HasSubstr("key 'otherData.ranks[0].groups[0].members[1]' must be a rank that the file lists, got 2"));
+  EXPECT_THAT(refusal(R"("pid":0,"tid":1,"ts":0.000)", R"("pid":2,"tid":1,"ts":0.000)"),
+              HasSubstr("pid' must be a rank that the file lists, got 2"));
   EXPECT_FALSE(is_trace_json(parsed(R"({"otherData":{"format":"another"}})")));
   EXPECT_FALSE(is_trace_json(parsed("[]")));
+}
+
+TEST(ChromeTrace, RefusesTimesThatCannotBe) {
+  const auto refusal = [](auto change) {
+    RunTrace trace = sample_trace();
+    trace.ranks[0].events[2].device_begin_ns = 15'000;
+    trace.ranks[0].events[2].device_end_ns = 40'000;
+    change(trace.ranks[0].events[2]);
+    return file_error_of([&] { (void)trace_from_json(parsed(chrome_text(trace))); });
+  };
+  const std::string post = refusal([](TraceEvent& event) { event.post_end_ns = 9'000; });
+  EXPECT_THAT(post, testing::StartsWith("trace.json: key 'traceEvents["));
+  EXPECT_THAT(post, HasSubstr("post_end_us' must be a time that is not before the beginning of the event, ts, got 9"));
+  EXPECT_THAT(refusal([](TraceEvent& event) { event.wait_begin_ns = 9'000; }),
+              HasSubstr("wait_begin_us' must be a time that is not before the beginning of the event, ts, got 9"));
+  EXPECT_THAT(refusal([](TraceEvent& event) { event.end_ns = 59'000; }),
+              HasSubstr("wait_end_us' must be a time that is not before wait_begin_us and the beginning, ts, got 59"));
+  EXPECT_THAT(refusal([](TraceEvent& event) { event.device_end_ns = 14'000; }),
+              HasSubstr("device_end_us' must be a time that is not before device_begin_us, got 14"));
+}
+
+TEST(ChromeTrace, FindsEachOfManyRanksAndGroups) {
+  RunTrace trace;
+  for (int number = 0; number < 300; ++number) {
+    RankTrace rank = sample_rank(0);
+    rank.rank = 2 * number;
+    rank.groups = {{.key = "world/first#1", .members = {0}}, {.key = "world/own#2", .members = {rank.rank, 0}}};
+    if (number == 0) rank.groups[1].members = {0, 2};
+    rank.events[2].group = number % 2;
+    rank.events[2].to = rank.events[2].from = 0;
+    trace.ranks.push_back(std::move(rank));
+  }
+  const RunTrace back = trace_from_json(parsed(chrome_text(trace)));
+  ASSERT_EQ(back.ranks.size(), 300U);
+  for (std::size_t i = 0; i < back.ranks.size(); ++i) {
+    EXPECT_EQ(back.ranks[i].rank, static_cast<int>(2 * i));
+    EXPECT_EQ(back.ranks[i].events.size(), 4U);
+    EXPECT_EQ(back.ranks[i].events[2].group, static_cast<std::int64_t>(i % 2));
+    EXPECT_EQ(back.ranks[i].group_of(back.ranks[i].events[2]).members, trace.ranks[i].groups[i % 2].members);
+  }
 }
 
 }  // namespace

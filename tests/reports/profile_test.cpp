@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reports/chrome_trace.h"
 #include "reports/trace.h"
+#include "tests/core/files/test_files.h"
 #include "tests/reports/sample_traces.h"
 
 namespace shardproof::test {
@@ -66,6 +68,14 @@ TEST(Profile, IsJsonForPrograms) {
   EXPECT_EQ(exchange.at("group").as_string(), "world/ring#1");
   EXPECT_EQ(exchange.at("exposed_us").as_double(), 40.0);
   EXPECT_TRUE(json.at("operations").at(std::size_t{0}).at("bus_bandwidth_gb_s").is_null());
+}
+
+TEST(Profile, RefusesATraceWithoutSteps) {
+  RunTrace trace = sample_trace();
+  for (RankTrace& rank : trace.ranks) rank.events.erase(rank.events.begin());
+  const RunTrace read = trace_from_json(parse_json(chrome_text(trace), "trace.json"));
+  EXPECT_THAT(file_error_of([&] { (void)profile_of(read); }),
+              testing::StartsWith("trace.json: key 'traceEvents' holds no steps to summarise; expected an event"));
 }
 
 }  // namespace
