@@ -298,26 +298,28 @@ class FlightRecords {
     if (present.size() < 2) return;
     // Who came farthest says what the others should have done.
     const auto farthest = std::ranges::max_element(present, {}, [](const Present& of) { return of.group->last(); });
-    std::iter_swap(present.begin(), farthest);
+    std::rotate(present.begin(), farthest, farthest + 1);
     std::set<std::int64_t> numbers;
     for (const Present& of : present) {
       for (const auto& [number, index] : of.group->kept) numbers.insert(number);
     }
+    std::vector<FlightCall> calls(members.size());  // made once: there may be many members and many calls
     for (const std::int64_t number : numbers) {
-      if (!compare_call(key, members, number, present)) return;
+      for (const Present& of : present) calls[of.position] = {};
+      compare_call(key, number, present, calls);
+      if (!check_fit(key, members, number, present, calls)) return;
     }
   }
 
-  // False if the group is not worth further looks.
-  bool compare_call(const std::string& key, const std::vector<int>& members, std::int64_t number,
-                    std::vector<Present>& present) {
+  // Fills in the calls of the members that agree, by their positions.
+  void compare_call(const std::string& key, std::int64_t number, std::vector<Present>& present,
+                    std::vector<FlightCall>& calls) {
     FlightCall expected;
     for (const Present& of : present) {
       if (!expected && !of.has_diverged) expected = of.rank->call(*of.group, number);
     }
-    if (!expected) return true;
+    if (!expected) return;
     const std::string agreed = expected.agreed();
-    std::vector<FlightCall> calls(members.size());
     for (Present& of : present) {
       if (of.has_diverged) continue;
       const FlightCall own = of.rank->call(*of.group, number);
@@ -342,13 +344,14 @@ class FlightRecords {
                       expected.record->rank, own.text(), rank),
           number, expected, own);
     }
-    return check_fit(key, members, number, calls);
   }
 
+  // False if it does not, and further calls are not worth a look.
   bool check_fit(const std::string& key, const std::vector<int>& members, std::int64_t number,
-                 const std::vector<FlightCall>& calls) {
+                 const std::vector<Present>& present, const std::vector<FlightCall>& calls) {
     const CallOnMembers on_members(members, calls);
-    for (std::size_t i = 0; i < calls.size(); ++i) {
+    for (const Present& of : present) {
+      const std::size_t i = of.position;
       if (!calls[i]) continue;
       const std::string problem = on_members.problem_of(i);
       if (problem.empty()) continue;

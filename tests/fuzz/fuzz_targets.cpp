@@ -16,6 +16,7 @@
 #include "parallel/plan_json.h"
 #include "reports/chrome_trace.h"
 #include "reports/flight_record.h"
+#include "reports/flight_record_diff.h"
 #include "reports/profile.h"
 #include "reports/trace_diff.h"
 
@@ -86,6 +87,9 @@ void read_trace(const fs::path& folder) {
 void read_flight_record(const fs::path& folder) {
   const FlightRecord record = flight_record_from_json(read_trace_json(folder / "record.0"));
   for (const TraceEvent& event : record.calls.events) (void)signature(record.calls, event);
+  FlightRecord neighbour = record;
+  neighbour.calls.rank = ++neighbour.rank;
+  (void)compare_flight_records(std::vector{record, neighbour});
 }
 
 // The message without the paths of files in the folder, which are quoted as keys are.
