@@ -35,24 +35,12 @@ std::vector<Output> outputs_of(const Options& options) {
   return outputs;
 }
 
-// With symbolic links followed, to a file that need not exist.
-fs::path followed(fs::path path) {
-  constexpr int kMaxLinks = 40;
-  std::error_code problem;
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, problem); ++i) {
-    const fs::path next = fs::read_symlink(path, problem);
-    if (problem) break;
-    path = next.is_absolute() ? next : path.parent_path() / next;
-  }
-  return path;
-}
-
 bool are_the_same(const fs::path& a, const fs::path& b) {
   std::error_code problem;
   if (fs::equivalent(a, b, problem)) return true;
-  const fs::path whole_a = fs::weakly_canonical(followed(a), problem);
+  const fs::path whole_a = fs::weakly_canonical(followed_links(a), problem);
   if (problem) return false;
-  const fs::path whole_b = fs::weakly_canonical(followed(b), problem);
+  const fs::path whole_b = fs::weakly_canonical(followed_links(b), problem);
   return !problem && whole_a == whole_b;
 }
 
@@ -60,7 +48,7 @@ bool are_the_same(const fs::path& a, const fs::path& b) {
 bool is_part_of(const fs::path& path, const fs::path& source) {
   std::error_code problem;
   if (!fs::is_directory(source, problem)) return are_the_same(path, source);
-  const fs::path whole = fs::weakly_canonical(followed(path), problem);
+  const fs::path whole = fs::weakly_canonical(followed_links(path), problem);
   return !problem && fs::exists(whole, problem) && fs::equivalent(whole.parent_path(), source, problem);
 }
 

@@ -171,6 +171,7 @@ function(shardproof_header_check name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE shardproof_build_flags ${ARG_LINKS})
   target_compile_options(${name} PRIVATE -O0 -g0)
+  target_compile_definitions(${name} PRIVATE SHARDPROOF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")  # as tests have it
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   if(NOT SHARDPROOF_SANITIZE)
     add_test(NAME Repository.HeadersStandAlone

@@ -56,20 +56,6 @@ int open_to_read(const std::filesystem::path& path, int flags, struct stat& stat
   return descriptor;
 }
 
-// The path behind a chain of symbolic links; the last one need not exist.
-std::filesystem::path followed(const std::filesystem::path& path) {
-  constexpr int kMaxLinks = 40;
-  std::filesystem::path current = path;
-  for (int i = 0; i < kMaxLinks; ++i) {
-    std::error_code error;
-    if (!std::filesystem::is_symlink(current, error)) return current;
-    const std::filesystem::path next = std::filesystem::read_symlink(current, error);
-    if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), error.message());
-    current = next.is_absolute() ? next : current.parent_path() / next;
-  }
-  fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), reason(ELOOP));
-}
-
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -199,10 +185,23 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
   return text;
 }
 
+std::filesystem::path followed_links(const std::filesystem::path& path) {
+  constexpr int kMaxLinks = 40;
+  std::filesystem::path current = path;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(current, error)) return current;
+    const std::filesystem::path next = std::filesystem::read_symlink(current, error);
+    if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), error.message());
+    current = next.is_absolute() ? next : current.parent_path() / next;
+  }
+  fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), reason(ELOOP));
+}
+
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   SHARDPROOF_CHECK(!path.empty() && path.native().find('\0') == std::string::npos, file_error,
                    "cannot write '{}': not a file name", printable_path(path));
-  target_ = followed(path);
+  target_ = followed_links(path);
   struct stat status{};
   const bool exists = ::stat(target_.c_str(), &status) == 0;
   SHARDPROOF_CHECK(!exists || !S_ISDIR(status.st_mode), file_error, "cannot write '{}': it is a folder",

@@ -46,6 +46,9 @@ class MappedFile {
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t{64} << 20U,
                            int patience_ms = 10'000);
 
+// The path behind a chain of symbolic links; the last one need not exist. file_error for a chain without end.
+std::filesystem::path followed_links(const std::filesystem::path& path);
+
 // A file being written under a temporary name beside its target. `commit` flushes it to the disk and renames it; an
 // object destroyed before that removes it, and the target keeps what it had. A symbolic link is followed, so the link
 // stays. A target that is no regular file (/dev/stdout, a pipe) is written to directly. All functions throw

@@ -2,7 +2,6 @@
 // against dense, in float64 and float32. A second opinion on the project's own devices, by arithmetic that none of
 // them shares. One process for all: LibTorch takes half a second to start.
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,25 +10,12 @@
 #include "real/torch_device.h"
 #include "sim/device_mover.h"
 #include "tests/real/torch_place.h"
+#include "tests/support/recorded_exports.h"
 #include "verify/oracle.h"
 #include "verify/verifier.h"
 
 namespace shardproof::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kGoldens = fs::path(SHARDPROOF_SOURCE_DIR) / "tests/data/goldens";
-
-std::vector<std::string> recorded_exports() {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kGoldens)) {
-    if (entry.path().filename() == "config.json")
-      names.push_back(entry.path().parent_path().lexically_relative(kGoldens).generic_string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 // What simulated ranks move lies in host memory, but on a GPU.
 struct GivenDevice {
@@ -50,7 +36,7 @@ class TorchOnExport : public testing::TestWithParam<std::string> {};
 
 TEST_P(TorchOnExport, AgreesWithDiffusers) {
   GivenDevice given;
-  Subject subject = Subject::open((kGoldens / GetParam()).string(), 0);
+  Subject subject = Subject::open((recorded_data() / GetParam()).string(), 0);
   for (const std::string& name : subject.case_names()) {
     for (const OracleResult& result : run_oracle(subject, name, given.device.get())) {
       const bool is_trace = result.run.find("trace") != std::string::npos;
@@ -64,7 +50,7 @@ TEST_P(TorchOnExport, AgreesWithDiffusers) {
 
 TEST_P(TorchOnExport, IsTheSameOnSimulatedRanks) {
   GivenDevice given;
-  Subject subject = Subject::open((kGoldens / GetParam()).string(), 0);
+  Subject subject = Subject::open((recorded_data() / GetParam()).string(), 0);
   const ParallelPlans plans = plans_of_model(subject.model(), subject.config(), "default");
   std::vector<ParallelConfig> configurations;
   if (plans.cp && !plans.cp->entries.empty()) {

@@ -11,6 +11,7 @@
 #include "core/ops.h"
 #include "core/safetensors.h"
 #include "tests/core/files/test_files.h"
+#include "tests/support/recorded_exports.h"
 #include "tests/support/thrown_error.h"
 
 namespace shardproof {
@@ -20,23 +21,10 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const fs::path kGoldens = fs::path(SHARDPROOF_SOURCE_DIR) / "tests/data/goldens";
-
-// "flux/tiny" and every other export directory among the recorded data.
-std::vector<std::string> recorded_exports() {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kGoldens)) {
-    if (entry.path().filename() == "config.json")
-      names.push_back(entry.path().parent_path().lexically_relative(kGoldens).generic_string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 class OracleOfExport : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OracleOfExport, AgreesInEveryPrecision) {
-  Subject subject = Subject::open((kGoldens / GetParam()).string(), 0);
+  Subject subject = Subject::open((test::recorded_data() / GetParam()).string(), 0);
   for (const std::string& name : subject.case_names()) {
     const std::vector<OracleResult> results = run_oracle(subject, name);
     ASSERT_EQ(results.size(), 4U);
@@ -54,14 +42,15 @@ TEST_P(OracleOfExport, AgreesInEveryPrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, OracleOfExport, ::testing::ValuesIn(recorded_exports()), [](const auto& case_info) {
-  std::string name = case_info.param;
-  std::replace(name.begin(), name.end(), '/', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Recorded, OracleOfExport, ::testing::ValuesIn(test::recorded_exports()),
+                         [](const auto& case_info) {
+                           std::string name = case_info.param;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
 
 TEST(Oracle, ComparesTheWholeTraceWhereThereIsOne) {
-  Subject subject = Subject::open((kGoldens / "flux/tiny").string(), 0);
+  Subject subject = Subject::open((test::recorded_data() / "flux/tiny").string(), 0);
   const OracleResult trace = run_oracle(subject, "base").back();
   EXPECT_TRUE(trace.checked);
   EXPECT_TRUE(trace.agrees);
@@ -70,7 +59,7 @@ TEST(Oracle, ComparesTheWholeTraceWhereThereIsOne) {
 
 // Its rotary tables are recorded as complex numbers.
 TEST(Oracle, ComparesComplexTablesOfATrace) {
-  Subject subject = Subject::open((kGoldens / "qwenimage/zero_cond_t").string(), 0);
+  Subject subject = Subject::open((test::recorded_data() / "qwenimage/zero_cond_t").string(), 0);
   const OracleResult trace = run_oracle(subject, "base").back();
   EXPECT_TRUE(trace.agrees) << trace.first_module;
   EXPECT_THAT(trace.note, HasSubstr("85 of 85 entries compared"));
@@ -78,7 +67,7 @@ TEST(Oracle, ComparesComplexTablesOfATrace) {
 
 // Its fp64 outputs come of coordinates in double and frequencies in float32, which neither of our tables has.
 TEST(Oracle, AllowsMoreToOneComparisonOfGivenCoordinatesOnly) {
-  Subject subject = Subject::open((kGoldens / "ltx/tiny").string(), 0);
+  Subject subject = Subject::open((test::recorded_data() / "ltx/tiny").string(), 0);
   const std::vector<OracleResult> coordinates = run_oracle(subject, "coords");
   const std::vector<OracleResult> grid = run_oracle(subject, "per_token_t");
   EXPECT_EQ(coordinates[1].tolerance, kTableTolerance);
@@ -98,9 +87,9 @@ TEST(Oracle, NeedsAnExportDirectory) {
 class SpoiltWeights : public ::testing::Test {
  protected:
   void SetUp() override {
-    fs::copy(kGoldens / "flux/tiny", folder_);
+    fs::copy(test::recorded_data() / "flux/tiny", folder_);
     HostDevice host;
-    const SafetensorsFile weights(kGoldens / "flux/tiny/weights.safetensors");
+    const SafetensorsFile weights(test::recorded_data() / "flux/tiny/weights.safetensors");
     std::vector<NamedTensor> changed;
     for (const SafetensorsEntry& entry : weights.entries()) {
       Tensor tensor = weights.tensor(entry.name, host);
@@ -131,7 +120,7 @@ TEST_F(SpoiltWeights, AreFoundAndTheFirstModuleIsNamed) {
 TEST(Oracle, SaysWhatAnExportDoesNotHold) {
   const test::TemporaryFolder temporary;
   const fs::path folder = temporary / "export";
-  fs::copy(kGoldens / "flux/uneven", folder);
+  fs::copy(test::recorded_data() / "flux/uneven", folder);
   fs::remove(folder / "base.outputs.safetensors");
   Subject subject = Subject::open(folder.string(), 0);
   for (const OracleResult& result : run_oracle(subject, "base")) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/recorded_exports.h"
+
 namespace shardproof::test {
 namespace {
 
@@ -27,9 +29,7 @@ bool is_named(const LegalityRule& rule, const std::string& reason, const StreamN
 
 }  // namespace
 
-std::string golden(const std::string& name) {
-  return std::string(SHARDPROOF_SOURCE_DIR) + "/tests/data/goldens/" + name;
-}
+std::string golden(const std::string& name) { return (recorded_data() / name).string(); }
 
 AttentionConfiguration joint_attention_of(const ModelCase& model_case) {
   AttentionConfiguration description;
