@@ -214,7 +214,13 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   is_replaced_ = true;
   // Without a name until it is complete, where the file system can do that: whatever ends the program, nothing is left.
   descriptor_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
+  if (descriptor_ >= 0) {
+    // That its name will be too long is known already.
+    std::filesystem::path longest = target_;
+    longest += ".tmp-0000000000-0000000000";
+    struct stat none{};
+    if (::lstat(longest.c_str(), &none) != 0 && errno == ENAMETOOLONG) give_up("cannot create", errno);
+  } else {
     const bool is_made = with_new_name([&](const char* name) {
       descriptor_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       return descriptor_ >= 0;
