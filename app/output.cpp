@@ -72,11 +72,8 @@ OutputTarget::OutputTarget(std::string option, const std::filesystem::path& path
     : option_(std::move(option)),
       path_(path),
       open_(of_option(option_, [&] { return std::make_unique<AtomicFile>(path); })) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  const bool is_device = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
   // A file is opened again when there is something to write, so that an interrupted run leaves nothing beside it.
-  if (!is_device) open_.reset();
+  if (!open_->is_stream()) open_.reset();
 }
 
 void OutputTarget::write(std::string_view text) {

@@ -36,7 +36,7 @@ class OutputTarget {
  private:
   std::string option_;  // "--json"
   std::filesystem::path path_;
-  // Kept open for a pipe or device: who reads from a pipe would take a second opening for the end.
+  // Kept open for a stream: who reads from a pipe would take a second opening for the end.
   std::unique_ptr<AtomicFile> open_;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -20,12 +21,13 @@ struct Output {
   fs::path path;
 };
 
-// Those that are files, or will be: a device may be written to by everybody.
+// Those that are files, or will be: a device may be written to by everybody, as may a descriptor of this process.
 std::vector<Output> outputs_of(const Options& options) {
   std::vector<Output> outputs;
   const auto add = [&](std::string_view option, const std::optional<std::string>& path) {
     std::error_code problem;
     if (!path || (fs::exists(*path, problem) && !fs::is_regular_file(*path, problem))) return;
+    if (own_descriptor(*path)) return;
     outputs.push_back({option, *path});
   };
   add("--json", options.json);
@@ -61,6 +63,14 @@ void check_output_paths(const Options& options) {
     for (auto other = outputs.begin(); other != output; ++other) {
       SHARDPROOF_CHECK(!are_the_same(output->path, other->path), usage_error,
                        "{}: '{}' is the file of {}, too; expected another file", output->option, shown, other->option);
+    }
+    for (const auto& [file, name] :
+         {std::pair("/proc/self/fd/1", "standard output"), {"/proc/self/fd/2", "standard error"}}) {
+      std::error_code problem;
+      SHARDPROOF_CHECK(
+          !fs::equivalent(output->path, file, problem), usage_error,
+          "{}: '{}' is the file that {} goes to, and would replace it; expected another file, or /dev/stdout",
+          output->option, shown, name);
     }
     if (options.command == Command::launch) continue;  // its sources are the words of another program
     for (const std::string& source : options.sources) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -185,12 +186,31 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
   return text;
 }
 
-std::filesystem::path followed_links(const std::filesystem::path& path) {
+namespace {
+
+// N where the path is /proc/self/fd/N, by whatever name the folder goes.
+std::optional<int> named_descriptor(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  int number = -1;
+  const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (wrong != std::errc() || end != name.data() + name.size() || number < 0) return std::nullopt;
+  std::error_code problem;
+  const std::filesystem::path folder = std::filesystem::canonical(folder_of(path), problem);
+  if (problem) return std::nullopt;
+  for (const char* const own : {"/proc/self/fd", "/proc/thread-self/fd"}) {
+    if (folder == std::filesystem::canonical(own, problem) && !problem) return number;
+  }
+  return std::nullopt;
+}
+
+// Follows symbolic links up to the first path that `is_end` holds for.
+template <class IsEnd>
+std::filesystem::path followed_until(const std::filesystem::path& path, const IsEnd& is_end) {
   constexpr int kMaxLinks = 40;
   std::filesystem::path current = path;
   for (int i = 0; i < kMaxLinks; ++i) {
     std::error_code error;
-    if (!std::filesystem::is_symlink(current, error)) return current;
+    if (is_end(current) || !std::filesystem::is_symlink(current, error)) return current;
     const std::filesystem::path next = std::filesystem::read_symlink(current, error);
     if (error) fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), error.message());
     current = next.is_absolute() ? next : current.parent_path() / next;
@@ -198,9 +218,24 @@ std::filesystem::path followed_links(const std::filesystem::path& path) {
   fail(ErrorKind::file_error, "cannot write '{}': {}", printable_path(path), reason(ELOOP));
 }
 
+}  // namespace
+
+std::filesystem::path followed_links(const std::filesystem::path& path) {
+  return followed_until(path, [](const std::filesystem::path&) { return false; });
+}
+
+std::optional<int> own_descriptor(const std::filesystem::path& path) {
+  return named_descriptor(
+      followed_until(path, [](const std::filesystem::path& link) { return named_descriptor(link).has_value(); }));
+}
+
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   SHARDPROOF_CHECK(!path.empty() && path.native().find('\0') == std::string::npos, file_error,
                    "cannot write '{}': not a file name", printable_path(path));
+  if (const std::optional<int> descriptor = own_descriptor(path)) {
+    share_descriptor(*descriptor);
+    return;
+  }
   target_ = followed_links(path);
   struct stat status{};
   const bool exists = ::stat(target_.c_str(), &status) == 0;
@@ -228,6 +263,17 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     if (!is_made) give_up("cannot create", errno);
   }
   if (exists) (void)::fchmod(descriptor_, status.st_mode & 07777U);
+}
+
+// What was opened for this process stays what others write to as well, at one place in it: opening the file behind it
+// again, or replacing that, would part their texts.
+void AtomicFile::share_descriptor(int descriptor) {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  if (flags < 0) give_up("cannot write", errno);
+  SHARDPROOF_CHECK((flags & O_ACCMODE) != O_RDONLY, file_error, "cannot write '{}': it is open for reading only",
+                   printable_path(path_));
+  descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (descriptor_ < 0) give_up("cannot write", errno);
 }
 
 // A pipe that nobody reads from would be waited for without end.
@@ -281,6 +327,11 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWrite));
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) {  // whoever opened the descriptor does not want to wait, but we can
+      struct pollfd poll_for{descriptor_, POLLOUT, 0};
+      (void)::poll(&poll_for, 1, -1);
+      continue;
+    }
     if (count < 0) give_up("cannot write", errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

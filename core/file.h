@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,11 +49,14 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
 
 // The path behind a chain of symbolic links; the last one need not exist. file_error for a chain without end.
 std::filesystem::path followed_links(const std::filesystem::path& path);
+// The descriptor of this process that the path names, itself or by links: 1 for /dev/stdout, N for /dev/fd/N and
+// /proc/self/fd/N. It need not be open.
+std::optional<int> own_descriptor(const std::filesystem::path& path);
 
 // A file being written under a temporary name beside its target. `commit` flushes it to the disk and renames it; an
 // object destroyed before that removes it, and the target keeps what it had. A symbolic link is followed, so the link
-// stays. A target that is no regular file (/dev/stdout, a pipe) is written to directly. All functions throw
-// file_error.
+// stays. A target that is no regular file (a device, a pipe), or a descriptor of this process (/dev/stdout, /dev/fd/3),
+// whatever stands behind it, is a stream: written to directly, from where it is. All functions throw file_error.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -63,8 +67,10 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
   void commit();
+  bool is_stream() const { return !is_replaced_; }
 
  private:
+  void share_descriptor(int descriptor);
   void open_device();
   // Calls make(name) with names beside the target until one is not taken; keeps that name.
   template <class Make>
@@ -75,7 +81,7 @@ class AtomicFile {
   std::filesystem::path path_;       // as given, for messages
   std::filesystem::path target_;     // with symbolic links followed
   std::filesystem::path temporary_;  // empty while it has no name
-  bool is_replaced_ = false;         // else the target, a device or a pipe, is written to directly
+  bool is_replaced_ = false;         // else it is a stream
   int descriptor_ = -1;
 };
 

@@ -159,6 +159,42 @@ TEST(JsonOption, WritesThroughADanglingLink) {
   EXPECT_EQ(contents_of(folder / "new.json").front(), '{');
 }
 
+// The test has opened a file for standard output, as a shell does.
+TEST(JsonOption, WritesIntoTheFileThatStandardOutputGoesTo) {
+  const ProgramRun plain = run_program(small_run());
+  for (const char* path : {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}) {
+    const ProgramRun run = run_program(small_run({"--json", path}));
+    EXPECT_EQ(run.status, 0) << run.error;
+    EXPECT_THAT(run.output, HasSubstr("ROUNDING-EQUIVALENT"));
+    EXPECT_TRUE(run.output.ends_with("\n}\n")) << path;
+    EXPECT_GT(run.output.find("\n{\n"), plain.output.find("ROUNDING-EQUIVALENT")) << path;
+  }
+  const ProgramRun error = run_program(small_run({"--json", "/dev/stderr"}));
+  EXPECT_EQ(error.status, 0);
+  EXPECT_EQ(error.error.front(), '{');
+  EXPECT_EQ(error.output.find('{'), std::string::npos);
+  const ProgramRun none = run_program(small_run({"--json", "/dev/fd/77"}));
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.error, HasSubstr("--json (expected a file that can be written): cannot write '/dev/fd/77': Bad file "
+                                    "descriptor"));
+}
+
+TEST(JsonOption, DoesNotReplaceTheFileThatStandardOutputGoesTo) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& redirection) {
+    std::string line;
+    for (const std::string& word : small_run({"--json", "out"})) line += " '" + word + "'";
+    return run_program({"launch", "-n", "1", "--", "sh", "-c", test::program_path() + line + redirection},
+                       {.folder = folder.path()});
+  };
+  const ProgramRun output = run(" > out");
+  EXPECT_EQ(output.status, 2);
+  EXPECT_THAT(output.error, HasSubstr("--json: 'out' is the file that standard output goes to, and would replace it"));
+  EXPECT_EQ(contents_of(folder / "out"), "");
+  EXPECT_EQ(run(" 2> out").status, 2);
+  EXPECT_THAT(contents_of(folder / "out"), HasSubstr("'out' is the file that standard error goes to"));
+}
+
 TEST(OutputTargetClass, LeavesNothingBehindWhenNothingIsWritten) {
   const TemporaryFolder folder;
   {

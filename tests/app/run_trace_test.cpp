@@ -144,6 +144,19 @@ TEST(SimulatedRun, RefusesOutputsThatDestroyAnotherOrWhatIsRead) {
   EXPECT_EQ(contents_of(trace), "{}");
 }
 
+// Both descriptors may be one file, or streams that somebody reads.
+TEST(SimulatedRun, WritesTraceAndReportToStandardOutput) {
+  const ProgramRun run =
+      run_program(simulated({"--case", "base", "--check", "off", "--trace", "/dev/stdout", "--json", "/dev/stdout"}));
+  EXPECT_EQ(run.status, 0) << run.error;
+  const std::size_t trace = run.output.find("{\"displayTimeUnit\""), table = run.output.find("\nprofile "),
+                    json = run.output.find("\n{\n");
+  EXPECT_EQ(trace, 0U);
+  EXPECT_LT(trace, table);
+  EXPECT_LT(table, json);
+  EXPECT_NE(json, std::string::npos);
+}
+
 TEST(SimulatedRun, RefusesToRecordSeveralCases) {
   const ProgramRun run = run_program(simulated({"--steps", "2"}));
   EXPECT_EQ(run.status, 2);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -221,6 +222,61 @@ TEST(WriteFileAtomically, WritesStraightToDevices) {
   EXPECT_EQ(file_error_of([] { write_file_atomically("/dev/full", "x"); }),
             "cannot write '/dev/full': No space left on device");
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+}
+
+// As /dev/stdout does where the shell has opened a file for it: others write to the same place, before and after.
+TEST(WriteFileAtomically, WritesIntoADescriptorOfThisProcess) {
+  const test::TemporaryFolder folder;
+  const int file = ::open((folder / "a").c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_GE(file, 0);
+  struct stat before{}, after{};
+  ASSERT_EQ(::fstat(file, &before), 0);
+  const std::string number = std::to_string(file);
+  std::filesystem::create_symlink("/dev/fd/" + number, folder / "link");
+  ASSERT_EQ(::write(file, "0", 1), 1);
+  write_file_atomically("/dev/fd/" + number, "1");
+  write_file_atomically("/proc/self/fd/" + number, "2");
+  write_file_atomically("/proc/" + std::to_string(::getpid()) + "/fd/" + number, "3");
+  write_file_atomically(folder / "link", "4");
+  ASSERT_EQ(::write(file, "5", 1), 1);
+  EXPECT_EQ(contents_of(folder / "a"), "012345");
+  ASSERT_EQ(::stat((folder / "a").c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_EQ(folder.entry_count(), 2U);
+  ASSERT_EQ(::unlink((folder / "a").c_str()), 0);
+  write_file_atomically("/dev/fd/" + number, "6");  // without a name, too
+  EXPECT_EQ(::lseek(file, 0, SEEK_CUR), 7);
+  EXPECT_EQ(folder.entry_count(), 1U);
+  ::close(file);
+  EXPECT_EQ(file_error_of([&] { write_file_atomically("/dev/fd/" + number, "x"); }),
+            "cannot write '/dev/fd/" + number + "': Bad file descriptor");
+  const int read_only = ::open("/dev/null", O_RDONLY);
+  const std::string name = "/dev/fd/" + std::to_string(read_only);
+  EXPECT_EQ(file_error_of([&] { write_file_atomically(name, "x"); }),
+            "cannot write '" + name + "': it is open for reading only");
+  ::close(read_only);
+}
+
+TEST(WriteFileAtomically, WaitsForAFullPipeThatDoesNotWaitItself) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_NONBLOCK), 0);
+  const std::string text(std::size_t{1} << 20U, 'x');
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    ::close(ends[1]);
+    (void)::fcntl(ends[0], F_SETFL, 0);
+    std::size_t read = 0;
+    std::array<char, 4096> buffer{};
+    for (ssize_t count = 0; (count = ::read(ends[0], buffer.data(), buffer.size())) > 0;)
+      read += static_cast<std::size_t>(count);
+    ::_exit(read == text.size() ? 0 : 1);
+  }
+  ::close(ends[0]);
+  write_file_atomically("/dev/fd/" + std::to_string(ends[1]), text);
+  ::close(ends[1]);
+  int status = -1;
+  ASSERT_EQ(::waitpid(reader, &status, 0), reader);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(AtomicFile, LeavesNothingBehindWhenItIsNotCommitted) {
