@@ -236,12 +236,16 @@ class TraceWriter {
                          phase == 'f' ? R"(,"bp":"e")" : "", anchor.rank, anchor.track, us_text(time - start_ns_), id));
   }
 
-  // An arrow begins in the span of one rank and ends in that of another, never earlier than it began.
+  // An arrow begins in the span of one rank and ends in that of another, never earlier than it began: viewers bind an
+  // end that is found elsewhere to whatever is there. Clocks can be so far apart that no such arrow exists. The margin
+  // is for viewers that cut times and lengths to whole units: the end of a span then comes earlier than it was written.
   void add_arrow(const Anchor& from, const Anchor& to) {
+    constexpr std::int64_t kMarginNs = 4;
+    const std::int64_t earliest = std::max(to.begin_ns, from.begin_ns), latest = to.end_ns - kMarginNs;
+    if (latest < earliest || from.end_ns - from.begin_ns < kMarginNs) return;
     const std::int64_t id = ++arrows_;
     add_arrow_end('s', id, from, from.begin_ns);
-    // The last moment inside the span, which its end is not.
-    add_arrow_end('f', id, to, std::max({to.end_ns - 1, to.begin_ns, from.begin_ns}));
+    add_arrow_end('f', id, to, latest);
   }
 
   // From who sends to who receives; of an operation of the whole group, from the member that posted last, for which the
