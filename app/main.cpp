@@ -14,6 +14,7 @@
 #include "app/launch_command.h"
 #include "app/options.h"
 #include "app/output.h"
+#include "app/output_paths.h"
 #include "app/processor_check.h"
 #include "app/progress.h"
 #include "app/zoo_program.h"
@@ -78,7 +79,9 @@ int run(int count, const char* const* words) {
   if (line.options->command == Command::zoo) become_zoo_program(words);
   if (line.options->command == Command::launch) return launch_processes(*line.options);
   Targets targets;
-  if (line.options->json) targets.json = std::make_unique<OutputTarget>("--json", *line.options->json);
+  if (line.options->json && writes_outputs(*line.options)) {
+    targets.json = std::make_unique<OutputTarget>("--json", *line.options->json);
+  }
   if (line.options->write_plan) {
     targets.plan = std::make_unique<OutputTarget>("--write-plan", *line.options->write_plan);
   }

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "real/launcher.h"
 
 namespace shardproof {
 namespace {
@@ -56,21 +57,25 @@ bool is_part_of(const fs::path& path, const fs::path& source) {
 
 }  // namespace
 
+bool writes_outputs(const Options& options) {
+  const bool is_one_of_several = options.backend == Backend::mpi || options.backend == Backend::nccl;
+  return !is_one_of_several || launch_from_environment(options.launch).rank == 0;
+}
+
 void check_output_paths(const Options& options) {
   const std::vector<Output> outputs = outputs_of(options);
+  if (outputs.empty() || !writes_outputs(options)) return;
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
     const std::string shown = printable(output->path.string());
     for (auto other = outputs.begin(); other != output; ++other) {
       SHARDPROOF_CHECK(!are_the_same(output->path, other->path), usage_error,
                        "{}: '{}' is the file of {}, too; expected another file", output->option, shown, other->option);
     }
-    for (const auto& [file, name] :
-         {std::pair("/proc/self/fd/1", "standard output"), {"/proc/self/fd/2", "standard error"}}) {
+    for (const auto& [file, name] : {std::pair("/dev/stdout", "standard output"), {"/dev/stderr", "standard error"}}) {
       std::error_code problem;
-      SHARDPROOF_CHECK(
-          !fs::equivalent(output->path, file, problem), usage_error,
-          "{}: '{}' is the file that {} goes to, and would replace it; expected another file, or /dev/stdout",
-          output->option, shown, name);
+      SHARDPROOF_CHECK(!fs::equivalent(output->path, file, problem), usage_error,
+                       "{}: '{}' is the file that {} goes to, and would replace it; expected another file, or {}",
+                       output->option, shown, name, file);
     }
     if (options.command == Command::launch) continue;  // its sources are the words of another program
     for (const std::string& source : options.sources) {

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "app/build_info.h"
+#include "app/output_paths.h"
 #include "core/collectives.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -17,7 +18,7 @@ namespace shardproof {
 bool is_recorded(const Options& options) { return options.trace || options.steps; }
 
 std::unique_ptr<OutputTarget> trace_target(const Options& options) {
-  return options.trace ? std::make_unique<OutputTarget>("--trace", *options.trace) : nullptr;
+  return options.trace && writes_outputs(options) ? std::make_unique<OutputTarget>("--trace", *options.trace) : nullptr;
 }
 
 void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target, std::size_t most_bytes) {

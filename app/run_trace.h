@@ -18,7 +18,7 @@ namespace shardproof {
 
 // True if --trace or --steps is given.
 bool is_recorded(const Options& options);
-// The file of --trace; null without one. file_error if it cannot be written.
+// The file of --trace; null without one, and where another rank writes it. file_error if it cannot be written.
 std::unique_ptr<OutputTarget> trace_target(const Options& options);
 // Writes it to the file of --trace. file_error if that fails, or if nobody could read so large a file again.
 void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target,

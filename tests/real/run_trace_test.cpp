@@ -51,6 +51,32 @@ struct Slice {
   double begin = 0.0, end = 0.0;
 };
 
+// Rank 1 stands where there is no such folder, as on another machine.
+TEST(TraceOfARun, IsWrittenWhereRankZeroIs) {
+  Ranks ranks(2);
+  std::filesystem::create_directory(ranks.folder() / "here");
+  std::filesystem::create_directory(ranks.folder() / "there");
+  std::filesystem::create_directory(ranks.folder() / "here/results");
+  const auto from = [&](const char* folder) {
+    std::string line = fmt::format("cd {} && exec", folder);
+    for (const std::string& word :
+         run("mpi", {"--check", "off", "--trace", "results/trace.json", "--json", "results/out.json"})) {
+      line += " '" + word + "'";
+    }
+    return Words{"/bin/sh", "-c", line};
+  };
+  ranks.start(from("here"));
+  ranks.start(from("there"));
+  for (int rank = 0; rank < 2; ++rank) {
+    const Ended ended = ranks.wait(rank);
+    EXPECT_EQ(ended.status, 0) << ended.error;
+    EXPECT_EQ(ended.error, "");
+  }
+  EXPECT_EQ(trace_in(ranks.folder() / "here/results/trace.json").ranks.size(), 2U);
+  EXPECT_EQ(read_json_file(ranks.folder() / "here/results/out.json").at("profile").at("ranks").as_int(), 2);
+  EXPECT_TRUE(std::filesystem::is_empty(ranks.folder() / "there"));
+}
+
 // What a viewer needs: on every track slices lie in each other or apart, and both ends of an arrow lie in a slice.
 void expect_a_viewer_can_show(const std::filesystem::path& file) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Slice>> tracks;
