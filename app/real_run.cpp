@@ -27,6 +27,7 @@
 #include "real/nccl_store.h"
 #include "real/nvtx_ranges.h"
 #include "real/peer_failure.h"
+#include "real/work_beside.h"
 #include "reports/profile.h"
 
 namespace shardproof {
@@ -301,26 +302,57 @@ void check_what_was_opened(Communicator& world, const RunRequest& request, const
   check_agreement(world, settings);
 }
 
+// Rank 0's part of what follows: the table, and the file. What is wrong with the file, if anything is.
+std::string written_on_rank_0(const RunTrace& trace, const Options& options, OutputTarget* target, Report& report) {
+  report.profile = profile_of(trace);
+  try {
+    if (target != nullptr) write_trace_file(trace, options, *target);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// Collective: rank 0 does the work, which may take longer than ranks wait for each other: they wait for its next word.
+void while_others_wait(const Options& options, const Abort& abort, Communicator& world,
+                       const std::function<void()>& work) {
+  // What rank 0 says. An end that it throws would wait for the work, which may never end.
+  const auto says_done = [&](bool is_done) {
+    const std::int64_t number = is_done ? 1 : 0;
+    try {
+      return collectives::all_gather_numbers(world, std::span(&number, 1), "run: whether rank 0 has written").front() ==
+             1;
+    } catch (const PeerFailure& error) {
+      say_on_rank(world.rank(), world.size(), error.what());
+      end_all(abort, kPeerFailed, error.what());
+    }
+  };
+  if (world.rank() != 0) {
+    while (!says_done(false)) {
+    }
+    return;
+  }
+  constexpr std::chrono::milliseconds kLongest{1000};
+  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
+  work_beside(work, std::min(patience / 4, kLongest), [&] { (void)says_done(false); });
+  (void)says_done(true);
+}
+
 // Collective: writes what was recorded. Rank 0 notes what is wrong with its file; the others learn of it, and end as
 // ranks whose peer has failed.
-void keep_trace(const Options& options, RealRun& run, Communicator& world, OutputTarget* target,
+void keep_trace(const Options& options, const Abort& abort, RealRun& run, Communicator& world, OutputTarget* target,
                 CommandOutcome& outcome) {
   const RunTrace trace = run.trace();
   std::string problem;
-  if (world.rank() == 0) {
-    outcome.report.profile = profile_of(trace);
-    try {
-      if (target != nullptr) write_trace_file(trace, options, *target);
-    } catch (const Error& error) {
-      problem = error.what();
-      outcome.messages.push_back(problem);
-      outcome.status = kRequestIsWrong;
-    }
-  }
-  if (!options.trace) return;
-  collectives::barrier(world, "run: rank 0 has written the trace");
+  while_others_wait(options, abort, world,
+                    [&] { problem = written_on_rank_0(trace, options, target, outcome.report); });
   const std::string of_rank_0 = gathered_texts(world, problem).front();
-  if (world.rank() == 0 || of_rank_0.empty()) return;
+  if (of_rank_0.empty()) return;
+  if (world.rank() == 0) {
+    outcome.messages.push_back(problem);
+    outcome.status = kRequestIsWrong;
+    return;
+  }
   say_on_rank(world.rank(), world.size(), "rank 0 could not write the trace: " + of_rank_0);
   outcome.status = kPeerFailed;
 }
@@ -341,7 +373,7 @@ CommandOutcome run_cases(const Options& options, const Abort& abort, Communicato
   outcome.is_silent = world.rank() != 0;
   if (outcome.is_silent) outcome.status = kVerified;  // rank 0 speaks, and its status is mpirun's
   if (run.has_recorded()) {
-    keep_trace(options, run, world, target, outcome);
+    keep_trace(options, abort, run, world, target, outcome);
   } else if (is_recorded(options) && world.rank() == 0) {
     outcome.messages.push_back(no_trace_text(options));
   }

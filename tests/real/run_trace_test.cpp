@@ -1,5 +1,7 @@
 // What the ranks of a run record, with real processes: the operations of simulated ranks under the same names, in one
 // clock, communication hidden behind computation; what the checks of a run say; and a disk that is full.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -207,6 +209,25 @@ TEST(CheckOfARun, RefusesWithoutTheSimulatorWhatBreaksARule) {
     EXPECT_THAT(first.error, HasSubstr("axis 1 has 16 entries, which 3 ranks cannot divide equally")) << check;
     for (int rank = 1; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank).status, 0) << check;
   }
+}
+
+// Who reads the trace takes its time, longer than ranks wait for each other: nobody is missing.
+TEST(TraceOfARun, MayTakeRankZeroLongerThanOthersWait) {
+  Ranks ranks(2);
+  const std::string pipe = ranks.folder() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Words words = run("mpi", {"--check", "off", "--trace", pipe, "--json", "out.json"});
+  *(std::ranges::find(words, "--timeout") + 1) = "3";
+  for (int rank = 0; rank < 2; ++rank) ranks.start(words);
+  const Words reader{"/bin/sh", "-c", "exec < pipe && sleep 5 && wc -c > bytes"};
+  ranks.start(reader);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Ended ended = ranks.wait(rank);
+    EXPECT_EQ(ended.status, 0) << rank << ended.error;
+    EXPECT_EQ(ended.error, "");
+  }
+  constexpr int kPipeHolds = 1 << 16;  // what rank 0 can write although nobody reads
+  EXPECT_GT(std::stoi(contents_of(ranks.folder() / "bytes")), 2 * kPipeHolds);
 }
 
 // That nothing half is left of a regular file is tested in one process, as MPI needs files of its own.
