@@ -10,7 +10,8 @@ namespace shardproof {
 // usage_error if what is said of its place among the ranks is wrong.
 bool writes_outputs(const Options& options);
 
-// usage_error naming the option and the file; nothing where nothing is written. Files are compared by what they are, not by how they are spelt.
+// usage_error naming the option and the file; nothing where nothing is written. Files are compared by what they are,
+// not by how they are spelt.
 void check_output_paths(const Options& options);
 
 }  // namespace shardproof

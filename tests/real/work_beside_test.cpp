@@ -1,4 +1,5 @@
-// Work beside words to others: words until it has ended and none after, and its error.
+// Work beside words to others: words are given until it has ended and none after, on the thread of the caller, and what
+// it throws comes out there.
 #include "real/work_beside.h"
 
 #include <atomic>
