@@ -106,19 +106,30 @@ class LocalRun {
     if (request_.given_device) request_.given_device->synchronize();
     // Every rank writes its own elements only.
     std::vector<std::optional<std::string>> refusals(static_cast<std::size_t>(ranks));
+    std::vector<std::optional<std::string>> recording_problems(static_cast<std::size_t>(ranks));
     try {
       run_on_ranks(options_, ranks, request_.mover.get(), [&](Communicator& world) {
         const auto rank = static_cast<std::size_t>(world.rank());
-        const RankSteps steps{
-            .warmup = options_.warmup.value_or(0),
-            .steps = options_.steps.value_or(1),
-            .recorder = recorders_.empty() ? nullptr : recorders_[rank].get(),
-            .before_step = [&world] { collectives::barrier(world, "run: the next step"); },
-            .after_step = [&watch = watches_[rank]](int step, const Outputs& outputs) { watch.see(step, outputs); }};
+        const RankSteps steps{.warmup = options_.warmup.value_or(0),
+                              .steps = options_.steps.value_or(1),
+                              .recorder = recorders_.empty() ? nullptr : recorders_[rank].get(),
+                              .before_step = [&world] { collectives::barrier(world, "run: the next step"); },
+                              .after_step =
+                                  [&](int step, const Outputs& outputs) {
+                                    watches_[rank].see(step, outputs);
+                                    if (step > 0 || !is_recorded(options_)) return;
+                                    recording_problems[rank] = recording_problem(world, *recorders_[rank], options_);
+                                    if (recording_problems[rank])
+                                      fail(ErrorKind::usage_error, "{}", *recording_problems[rank]);
+                                  }};
         run_rank(world, verifier_.tree_factory(), *arguments[rank], request_.plans, config(), form(), run.ranks[rank],
                  &refusals[rank], steps);
       });
     } catch (const Error& error) {
+      // The same on all ranks, but some were ended by others before they had it.
+      for (const std::optional<std::string>& problem : recording_problems) {
+        if (problem) fail(ErrorKind::usage_error, "{}", *problem);
+      }
       // Memory that ran out, a machine without what is needed: nothing that the model did.
       if (error.kind() == ErrorKind::internal_error || error.kind() == ErrorKind::unsupported_error) throw;
       bool all_refuse = true;

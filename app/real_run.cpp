@@ -143,7 +143,7 @@ class RealRun {
                           .steps = options_.steps.value_or(1),
                           .recorder = recorder_.get(),
                           .before_step = [this] { collectives::barrier(world_, "run: the next step"); },
-                          .after_step = [this](int step, const Outputs& outputs) { watch_.see(step, outputs); }};
+                          .after_step = [this](int step, const Outputs& outputs) { end_step(step, outputs); }};
     std::optional<std::string> refusal;
     try {
       run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
@@ -151,6 +151,7 @@ class RealRun {
     } catch (const PeerFailure&) {
       throw;
     } catch (const Error& error) {
+      if (recording_problem_) throw;  // all ranks know
       // A rule is found broken by all ranks alike. Of anything else the others do not know: they wait for this rank,
       // and are ended with it.
       if (!refusal) {
@@ -160,6 +161,14 @@ class RealRun {
       }
     }
     return all_refuse(refusal.has_value()) ? refusal : std::nullopt;
+  }
+
+  // Collective after the first step.
+  void end_step(int step, const Outputs& outputs) {
+    watch_.see(step, outputs);
+    if (step > 0 || !is_recorded(options_)) return;
+    recording_problem_ = recording_problem(world_, *recorder_, options_);
+    if (recording_problem_) fail(ErrorKind::usage_error, "{}", *recording_problem_);
   }
 
   bool all_refuse(bool own) {
@@ -262,6 +271,7 @@ class RealRun {
   std::unique_ptr<RangeSink> ranges_ = nvtx_ranges();  // for a tool, if one is attached
   std::unique_ptr<OperationRecorder> recorder_;
   StepWatch watch_;
+  std::optional<std::string> recording_problem_;
 };
 
 // Opens the request on every rank; returns only if all could. A rank that could not says why, once for all ranks if

@@ -1,6 +1,7 @@
 #include "app/run_trace.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -23,11 +24,52 @@ std::unique_ptr<OutputTarget> trace_target(const Options& options) {
 
 void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target, std::size_t most_bytes) {
   const std::string text = chrome_text(trace);
+  const int steps = options.steps.value_or(1);
   SHARDPROOF_CHECK(text.size() <= most_bytes, file_error,
-                   "--trace: '{}' would have {} bytes, more than the {} of which `trace` reads a file; expected fewer "
-                   "--steps than {}",
-                   printable(*options.trace), text.size(), most_bytes, options.steps.value_or(1));
+                   "--trace: '{}' would have {} bytes, more than the {} of which `trace` reads a file; expected {}",
+                   printable(*options.trace), text.size(), most_bytes,
+                   steps > 1 ? fmt::format("fewer --steps than {}", steps) : "a smaller model, or fewer ranks");
   target.write(text);
+}
+
+namespace {
+
+// What `steps` steps of so many bytes come to, if that is too much.
+std::optional<std::string> problem_of_size(const Options& options, std::int64_t step_bytes, std::int64_t most,
+                                           const std::string& what, std::string_view why) {
+  const std::int64_t steps = options.steps.value_or(1), fitting = most / std::max<std::int64_t>(step_bytes, 1);
+  if (steps <= fitting) return std::nullopt;
+  if (fitting == 0) {
+    return fmt::format(
+        "{}: one step alone would take about {} bytes in {}, more than {} {}; expected a smaller model, "
+        "or fewer ranks",
+        options.trace ? "--trace" : "--steps", step_bytes, what, most, why);
+  }
+  return fmt::format("--steps {}: they would take about {} bytes in {}, more than {} {}; expected at most {} steps",
+                     steps, steps * step_bytes, what, most, why, fitting);
+}
+
+}  // namespace
+
+std::optional<std::string> recording_problem(Communicator& world, const OperationRecorder& recorder,
+                                             const Options& options, const RecordLimits& limits) {
+  const RankTrace first = trace_of(recorder, world.rank());
+  const std::array<std::int64_t, 2> own{
+      options.trace ? chrome_step_bytes(first, options.steps.value_or(1)) : 0,
+      static_cast<std::int64_t>(first.events.size() * sizeof(TraceEvent)),
+  };
+  const std::vector<std::int64_t> all = collectives::all_gather_numbers(world, own, "run: sizes of a step");
+  std::int64_t text = 0, numbers = 0;
+  for (std::size_t at = 0; at < all.size(); at += own.size()) {
+    text += all[at];
+    numbers += all[at + 1];
+  }
+  if (options.trace) {
+    const std::string file = fmt::format("'{}' of --trace", printable(*options.trace));
+    const auto problem = problem_of_size(options, text, limits.text, file, "of which `trace` reads a file");
+    if (problem) return problem;
+  }
+  return problem_of_size(options, numbers, limits.numbers, "what is recorded", "that are kept");
 }
 
 std::string no_trace_text(const Options& options) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,16 @@ std::unique_ptr<OutputTarget> trace_target(const Options& options);
 // Writes it to the file of --trace. file_error if that fails, or if nobody could read so large a file again.
 void write_trace_file(const RunTrace& trace, const Options& options, OutputTarget& target,
                       std::size_t most_bytes = kMostTraceBytes);
+// How much is recorded at most: bytes of the text of a trace, since nobody could read a larger file again; bytes of the
+// numbers that rank 0 gathers of all ranks, which it holds several times over.
+struct RecordLimits {
+  std::int64_t text = kMostTraceBytes;
+  std::int64_t numbers = std::int64_t{1} << 31U;
+};
+// Collective, after the first step, which the recorder holds: why the steps of --steps are too many to be recorded, in
+// the same words on every rank; none if they are not.
+std::optional<std::string> recording_problem(Communicator& world, const OperationRecorder& recorder,
+                                             const Options& options, const RecordLimits& limits = {});
 // Why a run that was to be recorded has left no trace or table.
 std::string no_trace_text(const Options& options);
 // usage_error listing the cases if several would be recorded: a trace is of one.

@@ -460,6 +460,36 @@ class TraceReader {
 
 std::string chrome_text(const RunTrace& trace) { return TraceWriter(trace).text(); }
 
+std::int64_t chrome_step_bytes(const RankTrace& first, std::int64_t steps) {
+  constexpr std::int64_t kArrowBytes = 200;  // of its two ends
+  const auto size_of = [](const RankTrace& rank) {
+    return static_cast<std::int64_t>(chrome_text({.about = {}, .ranks = {rank}}).size());
+  };
+  const auto digits = [](std::int64_t number) { return static_cast<std::int64_t>(std::to_string(number).size()); };
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = 0;
+  for (const TraceEvent& event : first.events) {
+    begin = std::min(begin, event.begin_ns);
+    end = std::max({end, event.begin_ns, event.end_ns});
+  }
+  // The last step, whose numbers are the longest.
+  RankTrace both = first;
+  const std::int64_t later = steps * (end - begin + 1);
+  std::int64_t arrows = 0;
+  for (TraceEvent event : first.events) {
+    for (std::int64_t* const time : {&event.begin_ns, &event.end_ns, &event.post_end_ns, &event.wait_begin_ns,
+                                     &event.device_begin_ns, &event.device_end_ns}) {
+      if (*time >= 0) *time += later;
+    }
+    event.step = steps;
+    event.group_call *= steps;
+    both.events.push_back(event);
+    if (event.is(EventKind::communication) && first.group_of(event).members.size() > 1) ++arrows;
+  }
+  const auto count = static_cast<std::int64_t>(first.events.size());
+  const std::int64_t growth_of_numbers = count * (digits(steps * count) - digits(count));
+  return size_of(both) - size_of(first) + growth_of_numbers + arrows * kArrowBytes;
+}
+
 Json read_trace_json(const std::filesystem::path& path) {
   return read_json_file(path, {.max_bytes = kMostTraceBytes, .max_depth = 16, .max_values = 50'000'000});
 }

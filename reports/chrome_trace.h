@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -16,6 +17,10 @@ namespace shardproof {
 
 // The text of a trace file.
 std::string chrome_text(const RunTrace& trace);
+
+// Of a rank, of which `first` has the first of so many steps like it: the bytes of one step in the text of a trace of
+// all of them, with the arrows that end at the rank. An upper bound, by a few in a hundred.
+std::int64_t chrome_step_bytes(const RankTrace& first, std::int64_t steps);
 
 // The largest file that is read.
 inline constexpr std::size_t kMostTraceBytes = std::size_t{1} << 30U;

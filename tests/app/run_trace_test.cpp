@@ -2,10 +2,12 @@
 // tables, checks, and what is refused.
 #include "app/run_trace.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "reports/trace_diff.h"
+#include "sim/simulation.h"
 #include "tests/app/program.h"
 #include "tests/core/files/test_files.h"
 #include "tests/support/thrown_error.h"
@@ -117,7 +119,83 @@ TEST(WriteTraceFile, RefusesWhatNobodyCouldReadAgain) {
   ASSERT_TRUE(error.has_value());
   EXPECT_THAT(error->message,
               HasSubstr("more than the 10 of which `trace` reads a file; expected fewer --steps than 7"));
+  options.steps.reset();
+  const auto of_one = thrown_by([&] { write_trace_file({}, options, target, 10); });
+  ASSERT_TRUE(of_one.has_value());
+  EXPECT_THAT(of_one->message, HasSubstr("expected a smaller model, or fewer ranks"));
   EXPECT_EQ(folder.entry_count(), 0U);
+}
+
+// A trace of a million steps is refused after one.
+TEST(SimulatedRun, RefusesMoreStepsThanCanBeRecorded) {
+  const TemporaryFolder folder;
+  const Words million{"--case", "base", "--check", "off", "--steps", "1000000"};
+  Words words = simulated(million);
+  words.insert(words.end(), {"--trace", folder / "trace.json"});
+  const ProgramRun run = run_program(words);
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.output, "");
+  EXPECT_THAT(run.error, testing::MatchesRegex("shardproof: --steps 1000000: they would take about [0-9]+ bytes in "
+                                               "'.*trace.json' of --trace, more than 1073741824 of which `trace` reads "
+                                               "a file; expected at most [0-9]+ steps\n"));
+  EXPECT_EQ(folder.entry_count(), 0U);
+  const ProgramRun table = run_program(simulated(million));
+  EXPECT_EQ(table.status, 2);
+  EXPECT_THAT(table.error, testing::MatchesRegex("shardproof: --steps 1000000: they would take about [0-9]+ bytes in "
+                                                 "what is recorded, more than 2147483648 that are kept; expected at "
+                                                 "most [0-9]+ steps\n"));
+}
+
+TEST(RecordingProblem, IsFoundFromOneStep) {
+  const auto problem = [](Options options, const RecordLimits& limits) {
+    std::vector<std::optional<std::string>> found(2);
+    run_ranks({.world_size = 2}, [&](Communicator& world) {
+      OperationRecorder recorder;
+      {
+        const RecordedStep step(&recorder);
+      }
+      found[static_cast<std::size_t>(world.rank())] = recording_problem(world, recorder, options, limits);
+    });
+    EXPECT_EQ(found[0], found[1]);
+    return found[0].value_or("none");
+  };
+  constexpr std::int64_t kBytes = 2 * sizeof(TraceEvent);  // of a step of both ranks
+  Options options;
+  options.steps = 9;
+  EXPECT_EQ(problem(options, {}), "none");
+  EXPECT_EQ(problem(options, {.text = 0, .numbers = 9 * kBytes}), "none");
+  EXPECT_EQ(problem(options, {.numbers = 9 * kBytes - 1}),
+            fmt::format("--steps 9: they would take about {} bytes in what is recorded, more than {} that are kept; "
+                        "expected at most 8 steps",
+                        9 * kBytes, 9 * kBytes - 1));
+  EXPECT_THAT(
+      problem(options, {.numbers = kBytes - 1}),
+      HasSubstr("--steps: one step alone would take about 432 bytes in what is recorded, more than 431 that are "
+                "kept; expected a smaller model, or fewer ranks"));
+  options.trace = "trace.json";
+  EXPECT_EQ(problem(options, {}), "none");
+  EXPECT_THAT(problem(options, {.text = 1000}), HasSubstr("bytes in 'trace.json' of --trace, more than 1000 of which"));
+  options.steps.reset();
+  EXPECT_THAT(problem(options, {.text = 10}), StartsWith("--trace: one step alone would take about "));
+}
+
+// The steps that fit are as many as are promised, and not many more would.
+TEST(RecordingProblem, KnowsTheSizeOfTheFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "trace.json";
+  constexpr int kSteps = 12;
+  ASSERT_EQ(
+      run_program(simulated({"--case", "base", "--check", "off", "--steps", std::to_string(kSteps), "--trace", file}))
+          .status,
+      0);
+  std::int64_t expected = 0;
+  for (RankTrace rank : trace_in(file).ranks) {
+    std::erase_if(rank.events, [](const TraceEvent& event) { return event.step > 0; });
+    expected += kSteps * chrome_step_bytes(rank, kSteps);
+  }
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(file));
+  EXPECT_GE(expected, size);
+  EXPECT_LE(expected, size + size / 10);
 }
 
 TEST(SimulatedRun, RefusesOutputsThatDestroyAnotherOrWhatIsRead) {

@@ -211,6 +211,19 @@ TEST(CheckOfARun, RefusesWithoutTheSimulatorWhatBreaksARule) {
   }
 }
 
+TEST(TraceOfARun, OfTooManyStepsIsRefusedByAllRanksAfterOne) {
+  Ranks ranks(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.start(run("mpi", {"--check", "off", "--steps", "1000000", "--trace", "trace.json"}));
+  }
+  const Ended first = ranks.wait(0), second = ranks.wait(1);
+  EXPECT_EQ(first.status, 2);
+  EXPECT_THAT(first.error, HasSubstr("--steps 1000000: they would take about "));
+  EXPECT_EQ(second.status, 0) << "a wrong request is told by rank 0";
+  EXPECT_EQ(second.error, "");
+  EXPECT_THAT(ranks.left_behind(), IsEmpty());
+}
+
 // Who reads the trace takes its time, longer than ranks wait for each other: nobody is missing.
 TEST(TraceOfARun, MayTakeRankZeroLongerThanOthersWait) {
   Ranks ranks(2);
