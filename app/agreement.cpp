@@ -79,6 +79,7 @@ std::vector<Setting> settings_of(const Options& options) {
       {"--check", check},
       {"--warmup", text_of(options.warmup)},
       {"--steps", text_of(options.steps)},
+      {"--cupti", text_of(options.cupti)},
       {"--trace", options.trace.value_or("none")},
   };
 }

@@ -13,7 +13,9 @@
 #include "core/collectives.h"
 #include "core/error.h"
 #include "real/cuda_threads.h"
+#include "real/device_activity.h"
 #include "real/launcher.h"
+#include "reports/device_time.h"
 #include "reports/profile.h"
 #include "sim/simulation.h"
 
@@ -21,13 +23,14 @@ namespace shardproof {
 namespace {
 
 // What a backend of this kind does: runs the body once for each rank and returns when all have ended.
-void run_on_ranks(const Options& options, int ranks, Mover* mover,
+void run_on_ranks(const Options& options, int ranks, Mover* mover, DeviceActivity* activity,
                   const std::function<void(Communicator& world)>& body) {
   if (options.backend == Backend::cuda_threads) {
-    run_cuda_ranks({.world_size = ranks, .device = options.torch.index}, [&](Communicator& world, void* stream) {
-      compute_on_torch_stream(options.torch, stream);
-      body(world);
-    });
+    run_cuda_ranks({.world_size = ranks, .device = options.torch.index, .activity = activity},
+                   [&](Communicator& world, void* stream) {
+                     compute_on_torch_stream(options.torch, stream);
+                     body(world);
+                   });
     return;
   }
   run_ranks({.world_size = ranks, .schedule_seed = options.schedule_seed, .workers = options.workers, .mover = mover},
@@ -53,7 +56,10 @@ void check_place(const Options& options) {
 class LocalRun {
  public:
   LocalRun(const Options& options, const RunRequest& request, Verifier& verifier)
-      : options_(options), request_(request), verifier_(verifier) {}
+      : options_(options),
+        request_(request),
+        verifier_(verifier),
+        activity_(options.cupti ? watch_device_activity() : nullptr) {}
 
   VerificationResult run(const std::string& case_name) {
     VerificationResult result = result_of_run(options_, case_name, config());
@@ -81,6 +87,7 @@ class LocalRun {
     RunTrace trace = empty_trace(options_, request_, case_name);
     for (std::size_t rank = 0; rank < recorders_.size(); ++rank) {
       trace.ranks.push_back(trace_of(*recorders_[rank], static_cast<int>(rank)));
+      add_device_work(trace.ranks.back(), device_work_, false);
     }
     return trace;
   }
@@ -96,11 +103,15 @@ class LocalRun {
     run.ranks.resize(static_cast<std::size_t>(ranks));
     watches_.assign(static_cast<std::size_t>(ranks), {});
     recorders_.clear();
+    marks_.clear();
     std::vector<const Arguments*> arguments;
     for (int rank = 0; rank < ranks; ++rank) {
       run.replica_of.push_back(replica_of_rank(config(), rank));
       arguments.push_back(&verifier_.arguments_of_rank(case_name, config(), rank));
-      if (is_recorded(options_)) recorders_.push_back(std::make_unique<OperationRecorder>());
+      if (activity_) marks_.push_back(activity_->ranges(rank, nullptr));
+      if (!is_recorded(options_)) continue;
+      recorders_.push_back(std::make_unique<OperationRecorder>(OperationRecorder::Keep::events,
+                                                               activity_ ? marks_.back().get() : nullptr));
     }
     // Ranks compute on streams of their own, which do not wait for what was computed here.
     if (request_.given_device) request_.given_device->synchronize();
@@ -108,7 +119,8 @@ class LocalRun {
     std::vector<std::optional<std::string>> refusals(static_cast<std::size_t>(ranks));
     std::vector<std::optional<std::string>> recording_problems(static_cast<std::size_t>(ranks));
     try {
-      run_on_ranks(options_, ranks, request_.mover.get(), [&](Communicator& world) {
+      if (activity_) activity_->begin();
+      run_on_ranks(options_, ranks, request_.mover.get(), activity_.get(), [&](Communicator& world) {
         const auto rank = static_cast<std::size_t>(world.rank());
         const RankSteps steps{.warmup = options_.warmup.value_or(0),
                               .steps = options_.steps.value_or(1),
@@ -125,6 +137,7 @@ class LocalRun {
         run_rank(world, verifier_.tree_factory(), *arguments[rank], request_.plans, config(), form(), run.ranks[rank],
                  &refusals[rank], steps);
       });
+      if (activity_) device_work_ = activity_->end();  // all streams are idle
     } catch (const Error& error) {
       // The same on all ranks, but some were ended by others before they had it.
       for (const std::optional<std::string>& problem : recording_problems) {
@@ -184,7 +197,10 @@ class LocalRun {
   const RunRequest& request_;
   Verifier& verifier_;
   std::vector<StepWatch> watches_;
+  std::unique_ptr<DeviceActivity> activity_;  // with --cupti, like the next
+  std::vector<std::unique_ptr<RangeSink>> marks_;
   std::vector<std::unique_ptr<OperationRecorder>> recorders_;
+  DeviceWorkList device_work_;
 };
 
 // Whether it could be written; else the message and the status are noted.

@@ -372,6 +372,8 @@ void add_steps(Subcommand& command, Options& options) {
       "--trace", OptionKind::output_file, "FILE",
       "write what every rank did and when, for Perfetto, chrome://tracing and shardproof trace; with the table",
       [&](const std::string&, const std::string& text) { options.trace = text; });
+  command.flag("--cupti", "record what the GPUs do, too, kernel by kernel; the table is then of their time",
+               [&] { options.cupti = true; });
 }
 
 void add_flight_record(Subcommand& command, Options& options) {
@@ -443,6 +445,14 @@ void add_zoo(Subcommand& command, Options& options) {
   command.value("--write-fingerprints", OptionKind::output_file, "FILE",
                 "write the fingerprints of all faults, by which verify recognises them, instead of a score",
                 [&](const std::string&, const std::string& text) { options.write_fingerprints = text; });
+}
+
+void check_cupti(const Options& options) {
+  if (!options.cupti) return;
+  SHARDPROOF_CHECK(options.backend == Backend::nccl || options.backend == Backend::cuda_threads, usage_error,
+                   "--cupti: it records what GPUs do; expected --backend nccl or cuda-threads");
+  SHARDPROOF_CHECK(options.trace || options.steps, usage_error,
+                   "--cupti: nothing is recorded; expected --trace FILE or --steps N beside it");
 }
 
 void check_zoo(const Options& options) {
@@ -591,6 +601,7 @@ CommandLine parse_command_line(int count, const char* const* words) {
                    "run: --backend is missing; expected --backend mpi, nccl, cuda-threads or simulator");
   SHARDPROOF_CHECK(!options.flight_record || options.backend == Backend::nccl, usage_error,
                    "--flight-record: only a run over NCCL writes one; expected --backend nccl");
+  check_cupti(options);
   SHARDPROOF_CHECK(!options.size || !options.case_name || *options.case_name == "sized", usage_error,
                    "--case {} with --size: a model of a given size has the case 'sized' alone; expected no --case",
                    printable(options.case_name.value_or("")));

@@ -62,6 +62,7 @@ struct Options {
   std::optional<int> warmup = std::nullopt;
   std::optional<int> steps = std::nullopt;
   std::optional<std::string> trace = std::nullopt;
+  bool cupti = false;                           // records what GPUs do, too
   std::optional<int> processes = std::nullopt;  // of launch, like the next one
   int grace_seconds = 5;
   // Of zoo: show the faults; take all instead of a sample; take this one.

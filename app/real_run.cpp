@@ -20,6 +20,7 @@
 #include "core/file.h"
 #include "parallel/plan_json.h"
 #include "real/clock_offset.h"
+#include "real/device_activity.h"
 #include "real/launcher.h"
 #include "real/meeting.h"
 #include "real/mpi_communicator.h"
@@ -28,6 +29,7 @@
 #include "real/nvtx_ranges.h"
 #include "real/peer_failure.h"
 #include "real/work_beside.h"
+#include "reports/device_time.h"
 #include "reports/profile.h"
 
 namespace shardproof {
@@ -63,9 +65,13 @@ class RealRun {
                      mesh.size(), world.size(), world.size() == 1 ? " runs" : "es run",
                      options.backend == Backend::nccl ? "shardproof launch" : "mpirun", mesh.size());
     check_one_case(options, request_.cases);
+    if (options.cupti) {
+      activity_ = watch_device_activity();
+      marks_ = activity_->ranges(world.rank(), ranges_.get());
+    }
     if (is_recorded(options) || ranges_) {
       const auto keep = is_recorded(options) ? OperationRecorder::Keep::events : OperationRecorder::Keep::nothing;
-      recorder_ = std::make_unique<OperationRecorder>(keep, ranges_.get());
+      recorder_ = std::make_unique<OperationRecorder>(keep, marks_ ? marks_.get() : ranges_.get());
     }
   }
 
@@ -103,6 +109,7 @@ class RealRun {
   // Collective: what was recorded, with the times of all ranks in the clock of rank 0, where alone it has ranks.
   RunTrace trace() {
     RankTrace own = trace_of(*recorder_, world_.rank());
+    add_device_work(own, device_work_, true);
     correct_clock(own, measure_clock_offset(world_, request_.subject.host(), steady_nanoseconds));
     RunTrace all = empty_trace(options_, request_, request_.cases.front());
     all.ranks = gathered_on_rank_0(world_, request_.subject.host(), own);
@@ -146,8 +153,13 @@ class RealRun {
                           .after_step = [this](int step, const Outputs& outputs) { end_step(step, outputs); }};
     std::optional<std::string> refusal;
     try {
+      if (activity_) activity_->begin();
       run_rank(world_, verifier_.tree_factory(), verifier_.arguments_of_rank(case_name, config(), world_.rank()),
                request_.plans, config(), form(), outcome, &refusal, steps);
+      if (activity_) {
+        if (request_.given_device) request_.given_device->synchronize();
+        device_work_ = activity_->end();
+      }
     } catch (const PeerFailure&) {
       throw;
     } catch (const Error& error) {
@@ -269,7 +281,10 @@ class RealRun {
   RunRequest request_;
   Verifier verifier_;
   std::unique_ptr<RangeSink> ranges_ = nvtx_ranges();  // for a tool, if one is attached
+  std::unique_ptr<DeviceActivity> activity_;           // with --cupti
+  std::unique_ptr<RangeSink> marks_;
   std::unique_ptr<OperationRecorder> recorder_;
+  DeviceWorkList device_work_;
   StepWatch watch_;
   std::optional<std::string> recording_problem_;
 };

@@ -32,6 +32,12 @@ endif()
 # Headers alone, which come with the CUDA toolkit and with tools/setup_nccl.sh.
 find_package(NVTX)
 set(SHARDPROOF_NVTX ${NVTX_FOUND})
+# Likewise headers alone; the library is loaded when a run asks for it.
+set(SHARDPROOF_CUPTI OFF)
+if(SHARDPROOF_NCCL)
+  find_package(CUPTI 13)
+  set(SHARDPROOF_CUPTI ${CUPTI_FOUND})
+endif()
 # The same for LibTorch, from the Python package torch or from an archive of it: tools/setup_python.sh fetches one, and
 # SHARDPROOF_TORCH_ROOT, Torch_DIR or CMAKE_PREFIX_PATH name another.
 option(SHARDPROOF_WITH_TORCH "Build the device of LibTorch if LibTorch is found" ON)
@@ -90,6 +96,8 @@ shardproof_version_if(SHARDPROOF_NCCL "${NCCL_VERSION}" shardproof_nccl_version)
 shardproof_dependency("NCCL" "${shardproof_nccl_version}" "" optional "ranks that are GPUs; tools/setup_nccl.sh")
 shardproof_version_if(SHARDPROOF_NVTX "3" shardproof_nvtx_version)
 shardproof_dependency("NVTX" "${shardproof_nvtx_version}" "" optional "ranges for Nsight Systems; tools/setup_nccl.sh")
+shardproof_version_if(SHARDPROOF_CUPTI "${CUPTI_VERSION}" shardproof_cupti_version)
+shardproof_dependency("CUPTI" "${shardproof_cupti_version}" "" optional "what GPUs do in --cupti; tools/setup_nccl.sh")
 shardproof_version_if(SHARDPROOF_TORCH "${LibTorch_VERSION}" shardproof_torch_version)
 shardproof_dependency("LibTorch" "${shardproof_torch_version}" "" optional "the device torch; tools/setup_python.sh")
 shardproof_dependency("GoogleTest" "${GTest_VERSION}" "libgtest-dev libgmock-dev" tests "tests")

@@ -152,6 +152,7 @@ std::unique_ptr<Work> Communicator::post(Request request) {
   if (receive.defined()) make_writable(receive, operation_name(request.operation));
   request.call = ++calls_;
   const CommunicationMark mark(*this, request);
+  request.event = mark.event();
   std::unique_ptr<Work> work = do_post(std::move(request));
   mark.end_post(*work);
   if (send.defined()) send.storage()->send_in_flight.fetch_add(1, std::memory_order_relaxed);

@@ -65,6 +65,8 @@ struct Request {
   std::vector<std::int64_t> numbers;  // all_gather_numbers; split: {colour, key}
   // Number of the call in its group, which Communicator::post sets; 1 = the first, 0 = a part of another call.
   std::int64_t call = 0;
+  // Number of the event that the rank's recorder has for it, which Communicator::post sets; -1 = none.
+  std::int64_t event = -1;
 
   // One line: "all_to_all 'ulysses: heads of q' float32 rows of [2, 2, 16], send [4, 4], receive [4, 4]".
   std::string text() const;

@@ -48,7 +48,7 @@ void OperationRecorder::begin_step() {
   std::fill(group_calls_.begin(), group_calls_.end(), 0);
   scopes_.clear();
   depth_ = 0;
-  if (ranges_ != nullptr) ranges_->push("step");
+  if (ranges_ != nullptr) ranges_->push("step", -1);
   if (!keeps_) return;
   step_event_ = add(EventKind::step);
   at(step_event_).operation = "step";
@@ -61,7 +61,7 @@ void OperationRecorder::end_step() {
 }
 
 void OperationRecorder::enter(const Module& module) {
-  if (ranges_ != nullptr) ranges_->push(module.class_name());
+  if (ranges_ != nullptr) ranges_->push(module.class_name(), -1);
   if (!keeps_) return;
   const auto [known, is_new] = path_numbers_.try_emplace(&module, static_cast<std::int32_t>(paths_.size()));
   if (is_new) {
@@ -86,9 +86,9 @@ void OperationRecorder::leave() {
 
 void OperationRecorder::begin_computation(std::string_view operation) {
   if (++depth_ > 1) return;
-  if (ranges_ != nullptr) ranges_->push(operation);
+  if (keeps_) computation_ = add(EventKind::computation);
+  if (ranges_ != nullptr) ranges_->push(operation, computation_);
   if (!keeps_) return;
-  computation_ = add(EventKind::computation);
   at(computation_).operation = operation;
   at(computation_).begin_ns = steady_nanoseconds();
 }
@@ -116,10 +116,10 @@ std::int32_t OperationRecorder::group_number(const Communicator& group) {
 }
 
 std::int64_t OperationRecorder::post(const Communicator& group, const Request& request) {
-  if (ranges_ != nullptr) ranges_->push(operation_name(request.operation));
+  const std::int64_t number = keeps_ ? add(EventKind::communication) : -1;
+  if (ranges_ != nullptr) ranges_->push(operation_name(request.operation), number);
   if (!keeps_) return -1;
   const std::int32_t place = group_number(group);
-  const std::int64_t number = add(EventKind::communication);
   RecordedEvent& event = at(number);
   event.place = place;
   event.call = ++group_calls_[static_cast<std::size_t>(place)];
@@ -150,7 +150,7 @@ void OperationRecorder::end_post(std::int64_t event, const Work& work) {
 }
 
 void OperationRecorder::begin_wait(std::int64_t event) {
-  if (ranges_ != nullptr) ranges_->push("wait");
+  if (ranges_ != nullptr) ranges_->push("wait", -1);
   if (event >= 0) movement_at(event).wait_begin_ns = steady_nanoseconds();
 }
 

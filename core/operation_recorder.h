@@ -106,7 +106,9 @@ class BlockList {
 class RangeSink {
  public:
   virtual ~RangeSink() = default;
-  virtual void push(std::string_view name) = 0;
+  // `event` is the number of the computation, or of the communication that is being posted; -1 of anything else, and
+  // where no events are kept.
+  virtual void push(std::string_view name, std::int64_t event) = 0;
   virtual void pop() = 0;
 };
 
@@ -241,6 +243,8 @@ class CommunicationMark {
     if (recorder_ != nullptr) [[unlikely]]
       event_ = recorder_->post(group, request);
   }
+  // The number of the event; -1 without one.
+  std::int64_t event() const { return event_; }
   void end_post(const Work& work) const {
     if (recorder_ != nullptr) [[unlikely]]
       recorder_->end_post(event_, work);

@@ -37,6 +37,7 @@ struct Movement {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   std::size_t bytes = 0;
+  std::int64_t event = -1;  // of the receiver's request
 };
 
 // Moves data in memory that the host does not reach, in the order of queues of a device. The rendezvous then neither

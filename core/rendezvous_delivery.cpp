@@ -137,7 +137,8 @@ std::vector<Movement> movements_of(const Call& call) {
                          .to = receiver.rank,
                          .source = sender.request.send.data() + static_cast<std::size_t>(from) * bytes,
                          .target = receiver.request.receive.data() + static_cast<std::size_t>(to) * bytes,
-                         .bytes = static_cast<std::size_t>(rows) * bytes});
+                         .bytes = static_cast<std::size_t>(rows) * bytes,
+                         .event = receiver.request.event});
   };
   for (const std::shared_ptr<Post>& receiver : call.posts) {
     const Request& request = receiver->request;

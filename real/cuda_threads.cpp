@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/rendezvous.h"
+#include "real/device_activity.h"
 
 namespace shardproof {
 namespace {
@@ -99,7 +100,7 @@ class EventMark final : public Mover::Mark {
 // Copies on the stream of the rank that receives, behind what all members computed before they posted.
 class CudaMover final : public Mover {
  public:
-  explicit CudaMover(std::span<const StreamPair> streams) : streams_(streams) {}
+  CudaMover(std::span<const StreamPair> streams, DeviceActivity* activity) : streams_(streams), activity_(activity) {}
 
   std::shared_ptr<Mark> mark_ready(int rank) override {
     auto mark = std::make_shared<EventMark>(events_);
@@ -122,6 +123,7 @@ class CudaMover final : public Mover {
         receiver = movement.to;
         for (const auto& mark : ready) static_cast<const EventMark&>(*mark).make_wait(stream);
       }
+      const LaunchMark launched(activity_, movement.to, movement.event);  // by whichever thread settles
       check(cudaMemcpyAsync(movement.target, movement.source, movement.bytes, cudaMemcpyDefault, stream),
             "cudaMemcpyAsync");
     }
@@ -135,6 +137,7 @@ class CudaMover final : public Mover {
 
  private:
   std::span<const StreamPair> streams_;
+  DeviceActivity* activity_;
   std::shared_ptr<Events> events_ = std::make_shared<Events>();
 };
 
@@ -190,7 +193,7 @@ class Crew final : public Carrier {
       : options_(options),
         body_(body),
         streams_(static_cast<std::size_t>(options.world_size)),
-        mover_(streams_),
+        mover_(streams_, options.activity),
         rendezvous_(
             std::make_shared<Rendezvous>(RendezvousOptions{.world_size = options.world_size, .mover = &mover_}, *this)),
         may_run_(streams_.size(), true),

@@ -11,6 +11,8 @@
 
 namespace shardproof {
 
+class DeviceActivity;
+
 enum class CudaThreadsMode : std::uint8_t {
   concurrent,
   serial,  // one rank at a time, which has the device to itself: for timings of a rank without the others
@@ -20,6 +22,7 @@ struct CudaThreadsOptions {
   int world_size = 1;
   int device = 0;  // the CUDA device of all
   CudaThreadsMode mode = CudaThreadsMode::concurrent;
+  DeviceActivity* activity = nullptr;  // is told to whose communication a copy belongs; may be null
 };
 
 // Computes and communicates as one rank. Its tensors lie in device memory and are computed on `compute_stream`, a

@@ -11,7 +11,7 @@ class NvtxRanges final : public RangeSink {
  public:
   explicit NvtxRanges(nvtxDomainHandle_t domain) : domain_(domain) {}
 
-  void push(std::string_view name) override {
+  void push(std::string_view name, std::int64_t) override {
     text_ = name;  // which need not end with a zero
     nvtxEventAttributes_t attributes{};
     attributes.version = NVTX_VERSION;

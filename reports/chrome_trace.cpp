@@ -1,30 +1,20 @@
 #include "reports/chrome_trace.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
-#include <unordered_map>
-#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "core/error.h"
 
 namespace shardproof {
 namespace {
 
-constexpr std::string_view kTraceFormat = "shardproof trace";
-constexpr int kTraceVersion = 1;
-// What a file may say: far more than there is, and little enough to be added up.
-constexpr double kLongestNs = 365.0 * 86400.0 * 1e9;
-constexpr std::int64_t kMostEvents = 1'000'000'000;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 41U;
 constexpr int kOrderTrack = 1;          // steps, modules, computations, posts and waits, which nest
 constexpr int kCommunicationTrack = 2;  // and those above it, since spans that overlap do not nest
+constexpr int kDeviceTrack = 1000;      // and those above it: a track for each stream
 
 std::string json_text(std::string_view text) { return Json(text).dump(); }
 
@@ -108,6 +98,7 @@ class TraceWriter {
       Json entry = Json::object();
       entry.set("rank", rank.rank).set("clock_offset_ns", rank.clock.offset_ns);
       entry.set("clock_residual_ns", rank.clock.residual_ns).set("groups", std::move(groups));
+      if (rank.device_work_lost > 0) entry.set("device_work_lost", rank.device_work_lost);
       ranks.append(std::move(entry));
     }
     json.set("ranks", std::move(ranks));
@@ -140,6 +131,40 @@ class TraceWriter {
       name_track(rank.rank, kCommunicationTrack + static_cast<int>(lane),
                  lane == 0 ? std::string("communication") : fmt::format("communication {}", lane + 1));
     }
+    add_device_work(rank);
+  }
+
+  // A track for each stream, and arrows from the operations to what they launched.
+  void add_device_work(const RankTrace& rank) {
+    std::map<std::pair<std::int64_t, std::int64_t>, int> tracks;
+    for (const TraceDeviceWork& work : rank.device_work) tracks.try_emplace({work.device, work.stream}, 0);
+    int track = kDeviceTrack;
+    for (auto& [stream, number] : tracks) {
+      number = track++;
+      name_track(rank.rank, number, fmt::format("GPU {} stream {}", stream.first, stream.second));
+    }
+    for (const TraceDeviceWork& work : rank.device_work) {
+      const int on = tracks.at({work.device, work.stream});
+      std::string arguments = fmt::format(R"("stream":{},"device":{})", work.stream, work.device);
+      if (!work.is(DeviceWorkKind::kernel)) arguments += fmt::format(R"(,"bytes":{})", work.bytes);
+      if (work.event >= 0) {
+        const TraceEvent& event = rank.events[static_cast<std::size_t>(work.event)];
+        arguments += fmt::format(R"(,"of":{},"of_n":{})", json_text(identifier(rank, event)), work.event);
+      }
+      add_line(fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"{}","name":{},"args":{{{}}}}})",
+                           rank.rank, on, us_text(work.begin_ns - start_ns_), us_text(work.end_ns - work.begin_ns),
+                           device_work_name(work), json_text(rank.text(work.name)), arguments));
+      if (work.event >= 0) add_launch(rank, work, on);
+    }
+  }
+
+  void add_launch(const RankTrace& rank, const TraceDeviceWork& work, int track) {
+    const TraceEvent& event = rank.events[static_cast<std::size_t>(work.event)];
+    // Clocks of devices are known roughly; arrows do not go back in time.
+    if (work.begin_ns < event.begin_ns) return;
+    const std::int64_t id = ++arrows_;
+    add_arrow_end('s', "launch", id, {.rank = rank.rank, .track = kOrderTrack}, event.begin_ns);
+    add_arrow_end('f', "launch", id, {.rank = rank.rank, .track = track}, work.begin_ns);
   }
 
   std::string name_of(const RankTrace& rank, const TraceEvent& event) const {
@@ -231,9 +256,10 @@ class TraceWriter {
         fmt::format(R"(,"algorithm_bandwidth_gb_s":{:.6f},"bus_bandwidth_gb_s":{:.6f})", speed.algorithm, speed.bus);
   }
 
-  void add_arrow_end(char phase, std::int64_t id, const Anchor& anchor, std::int64_t time) {
-    add_line(fmt::format(R"({{"ph":"{}"{},"pid":{},"tid":{},"ts":{},"cat":"call","name":"call","id":{}}})", phase,
-                         phase == 'f' ? R"(,"bp":"e")" : "", anchor.rank, anchor.track, us_text(time - start_ns_), id));
+  void add_arrow_end(char phase, std::string_view name, std::int64_t id, const Anchor& anchor, std::int64_t time) {
+    add_line(fmt::format(R"({{"ph":"{0}"{1},"pid":{2},"tid":{3},"ts":{4},"cat":"{5}","name":"{5}","id":{6}}})", phase,
+                         phase == 'f' ? R"(,"bp":"e")" : "", anchor.rank, anchor.track, us_text(time - start_ns_), name,
+                         id));
   }
 
   // An arrow begins in the span of one rank and ends in that of another, never earlier than it began: viewers bind an
@@ -244,8 +270,8 @@ class TraceWriter {
     const std::int64_t earliest = std::max(to.begin_ns, from.begin_ns), latest = to.end_ns - kMarginNs;
     if (latest < earliest || from.end_ns - from.begin_ns < kMarginNs) return;
     const std::int64_t id = ++arrows_;
-    add_arrow_end('s', id, from, from.begin_ns);
-    add_arrow_end('f', id, to, latest);
+    add_arrow_end('s', "call", id, from, from.begin_ns);
+    add_arrow_end('f', "call", id, to, latest);
   }
 
   // From who sends to who receives; of an operation of the whole group, from the member that posted last, for which the
@@ -277,183 +303,6 @@ class TraceWriter {
   std::string text_;
   std::map<Call, std::vector<Anchor>> calls_;
   std::int64_t arrows_ = 0;
-};
-
-// Reads what the writer wrote.
-class TraceReader {
- public:
-  explicit TraceReader(const Json& json) : json_(json) {}
-
-  RunTrace trace() {
-    const Json& about = json_.at("otherData");
-    if (about.at("format_version").as_int() != kTraceVersion)
-      about.at("format_version").reject(fmt::format("{}", kTraceVersion));
-    for (const JsonMember& member : about.members()) {
-      if (member.value.is_string() && member.key != "format") {
-        trace_.about.emplace_back(member.key, member.value.as_string());
-      }
-    }
-    for (const Json& rank : about.at("ranks").items()) read_rank(rank);
-    if (trace_.ranks.empty()) about.at("ranks").reject("a list of at least one rank");
-    for (const Json& rank : about.at("ranks").items()) check_members(rank);
-    for (const Json& event : json_.at("traceEvents").items()) read_event(event);
-    for (RankTrace& rank : trace_.ranks) sort_events(rank);
-    trace_.source = json_.where();
-    return std::move(trace_);
-  }
-
- private:
-  struct Ordered {
-    std::int64_t number = 0;
-    TraceEvent event;
-  };
-  struct RankParts {
-    std::unordered_map<std::string, std::int64_t> texts;
-    std::unordered_map<std::string, std::int64_t> groups;
-    std::vector<Ordered> events;
-  };
-
-  void read_rank(const Json& json) {
-    RankTrace rank;
-    RankParts parts;
-    rank.rank = static_cast<int>(json.at("rank").as_int(0, 1 << 20));
-    if (!trace_.ranks.empty() && rank.rank <= trace_.ranks.back().rank) json.at("rank").reject("ascending ranks");
-    rank.clock = {.offset_ns = json.at("clock_offset_ns").as_int(),
-                  .residual_ns = json.at("clock_residual_ns").as_int()};
-    for (const Json& entry : json.at("groups").items()) {
-      rank.groups.push_back(read_trace_group(entry));
-      parts.groups.try_emplace(rank.groups.back().key, static_cast<std::int64_t>(rank.groups.size()) - 1);
-    }
-    places_.emplace(rank.rank, trace_.ranks.size());
-    trace_.ranks.push_back(std::move(rank));
-    parts_.push_back(std::move(parts));
-  }
-
-  void check_members(const Json& rank) const {
-    for (const Json& group : rank.at("groups").items()) {
-      for (const Json& member : group.at("members").items()) {
-        if (!places_.contains(member.as_int())) member.reject("a rank that the file lists");
-      }
-    }
-  }
-
-  std::int64_t text_in(RankTrace& rank, RankParts& parts, const std::string& text) {
-    const auto [known, is_new] = parts.texts.try_emplace(text, static_cast<std::int64_t>(rank.texts.size()));
-    if (is_new) rank.texts.push_back(text);
-    return known->second;
-  }
-
-  static std::int64_t time_of(const Json& microseconds) {
-    const double nanoseconds = microseconds.as_double() * 1000.0;
-    if (!(std::abs(nanoseconds) <= kLongestNs)) microseconds.reject("a time of at most a year, in microseconds");
-    return std::llround(nanoseconds);
-  }
-  static std::int64_t length_of(const Json& microseconds) {
-    if (!(microseconds.as_double() >= 0.0)) microseconds.reject("a length of time, in microseconds");
-    return time_of(microseconds);
-  }
-
-  static std::optional<EventKind> kind_of(const Json& event) {
-    const Json* const category = event.find("cat");
-    if (category == nullptr || event.at("ph").as_string() != "X") return std::nullopt;
-    const std::string& name = category->as_string();
-    if (name == "step") return EventKind::step;
-    if (name == "module") return EventKind::module;
-    if (name == "computation") return EventKind::computation;
-    return name == "communication" ? std::optional(EventKind::communication) : std::nullopt;
-  }
-
-  void read_event(const Json& json) {
-    const std::optional<EventKind> kind = kind_of(json);
-    if (!kind) return;  // tracks, arrows, posts and waits: what the other events say, for the eye
-    const auto place = places_.find(json.at("pid").as_int());
-    if (place == places_.end()) json.at("pid").reject("a rank that the file lists");
-    RankTrace& rank = trace_.ranks[place->second];
-    RankParts& parts = parts_[place->second];
-    const Json& arguments = json.at("args");
-    const auto text_of = [&](std::string_view key) { return text_in(rank, parts, arguments.at(key).as_string()); };
-    TraceEvent event;
-    event.kind = static_cast<std::int64_t>(*kind);
-    event.step = arguments.at("step").as_int(0, kMostEvents);
-    event.begin_ns = time_of(json.at("ts"));
-    const Json* const unfinished = arguments.find("unfinished");
-    if (unfinished == nullptr) event.end_ns = event.begin_ns + length_of(json.at("dur"));
-    if (*kind == EventKind::step) {
-      event.operation = text_in(rank, parts, "step");
-    } else {
-      event.operation = text_of(*kind == EventKind::module ? "class" : "operation");
-      if (arguments.find("module") != nullptr) {
-        event.module = text_of("module");
-        event.module_call = arguments.at("module_call").as_int(0, kMostEvents);
-      }
-    }
-    if (*kind == EventKind::computation || *kind == EventKind::communication) {
-      event.dtype = text_of("dtype");
-      event.shape = text_of("shape");
-    }
-    if (*kind == EventKind::computation) {
-      event.ordinal = arguments.at("ordinal").as_int(0, kMostEvents);
-      event.bytes = arguments.at("bytes").as_int(0, kMostBytes);
-    }
-    if (*kind == EventKind::communication) {
-      event.purpose = text_of("purpose");
-      read_communication(arguments, rank, parts, event);
-    }
-    parts.events.push_back({.number = arguments.at("n").as_int(0, kMostEvents), .event = event});
-  }
-
-  static void read_communication(const Json& arguments, const RankTrace& rank, const RankParts& parts,
-                                 TraceEvent& event) {
-    const auto group = parts.groups.find(arguments.at("group").as_string());
-    if (group == parts.groups.end()) arguments.at("group").reject("a group that the file lists for the rank");
-    event.group = group->second;
-    const auto size = static_cast<std::int64_t>(rank.group_of(event).members.size());
-    event.call = arguments.at("call").as_int(0, kMostEvents);
-    event.group_call = arguments.at("group_call").as_int(0, kMostEvents);
-    event.send_rows = arguments.at("send_rows").as_int(0, kMostBytes);
-    event.receive_rows = arguments.at("receive_rows").as_int(0, kMostBytes);
-    event.send_bytes = arguments.at("send_bytes").as_int(0, kMostBytes);
-    event.receive_bytes = arguments.at("receive_bytes").as_int(0, kMostBytes);
-    const auto member = [&](std::string_view key, std::int64_t& into) {
-      const Json* const found = arguments.find(key);
-      if (found != nullptr) into = found->as_int(0, size - 1);
-    };
-    member("to", event.to);
-    member("from", event.from);
-    member("root", event.root);
-    if (const Json* const found = arguments.find("is_sum")) event.is_sum = found->as_int(0, 1);
-    read_times(arguments, event);
-  }
-
-  // In their order, but for those of the device: when it began is known only within what asking for its clock takes.
-  static void read_times(const Json& arguments, TraceEvent& event) {
-    const auto read = [&](std::string_view key, std::int64_t& into, std::int64_t earliest, std::string_view what) {
-      const Json* const found = arguments.find(key);
-      if (found == nullptr) return;
-      into = time_of(*found);
-      if (into < earliest) found->reject(fmt::format("a time that is not before {}", what));
-    };
-    const std::int64_t begin = event.begin_ns;
-    event.end_ns = -1;
-    read("post_end_us", event.post_end_ns, begin, "the beginning of the event, ts");
-    read("wait_begin_us", event.wait_begin_ns, begin, "the beginning of the event, ts");
-    read("wait_end_us", event.end_ns, std::max(begin, event.wait_begin_ns), "wait_begin_us and the beginning, ts");
-    read("device_begin_us", event.device_begin_ns, std::numeric_limits<std::int64_t>::min(), "");
-    const bool is_measured = arguments.find("device_begin_us") != nullptr;
-    read("device_end_us", event.device_end_ns,
-         is_measured ? event.device_begin_ns : std::numeric_limits<std::int64_t>::min(), "device_begin_us");
-  }
-
-  void sort_events(RankTrace& rank) {
-    std::vector<Ordered>& events = parts_[static_cast<std::size_t>(&rank - trace_.ranks.data())].events;
-    std::ranges::stable_sort(events, {}, &Ordered::number);
-    for (const Ordered& ordered : events) rank.events.push_back(ordered.event);
-  }
-
-  const Json& json_;
-  RunTrace trace_;
-  std::vector<RankParts> parts_;
-  std::unordered_map<std::int64_t, std::size_t> places_;  // of the ranks, by their numbers
 };
 
 }  // namespace
@@ -489,29 +338,5 @@ std::int64_t chrome_step_bytes(const RankTrace& first, std::int64_t steps) {
   const std::int64_t growth_of_numbers = count * (digits(steps * count) - digits(count));
   return size_of(both) - size_of(first) + growth_of_numbers + arrows * kArrowBytes;
 }
-
-Json read_trace_json(const std::filesystem::path& path) {
-  return read_json_file(path, {.max_bytes = kMostTraceBytes, .max_depth = 16, .max_values = 50'000'000});
-}
-
-bool is_trace_json(const Json& json) {
-  const Json* const about = json.is_object() ? json.find("otherData") : nullptr;
-  const Json* const format = about != nullptr && about->is_object() ? about->find("format") : nullptr;
-  return format != nullptr && format->is_string() && format->as_string() == kTraceFormat;
-}
-
-TraceGroup read_trace_group(const Json& json) {
-  TraceGroup group{.key = json.at("group").as_string(), .members = {}};
-  const Json& members = json.at("members");
-  std::unordered_set<std::int64_t> known;
-  for (const Json& member : members.items()) {
-    group.members.push_back(static_cast<int>(member.as_int(0, 1 << 20)));
-    if (!known.insert(group.members.back()).second) member.reject("a rank that the list does not have yet");
-  }
-  if (group.members.empty()) members.reject("a list of at least one rank");
-  return group;
-}
-
-RunTrace trace_from_json(const Json& json) { return TraceReader(json).trace(); }
 
 }  // namespace shardproof

@@ -15,6 +15,10 @@
 
 namespace shardproof {
 
+// What a file says it is, in otherData.
+inline constexpr std::string_view kTraceFormat = "shardproof trace";
+inline constexpr int kTraceVersion = 1;
+
 // The text of a trace file.
 std::string chrome_text(const RunTrace& trace);
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "reports/device_time.h"
 #include "reports/terminal.h"
 #include "reports/trace.h"
 
@@ -32,32 +36,58 @@ struct Class {
   double bus_time = 0.0;  // bytes over the bus, before the division by time
 };
 
+// What an event took, by the clock of its host or by the work of its device.
+struct EventTimes {
+  double time_ns = 0.0;
+  double share_ns = 0.0;
+  double exposed_ns = 0.0;
+};
+
+EventTimes host_times(const TraceEvent& event) {
+  EventTimes times{.time_ns = static_cast<double>(duration_ns(event))};
+  if (!event.is(EventKind::communication)) {
+    times.share_ns = times.time_ns;
+    return times;
+  }
+  times.exposed_ns = static_cast<double>(event.exposed_ns());
+  times.share_ns = times.exposed_ns;
+  if (event.post_end_ns >= 0) times.share_ns += static_cast<double>(event.post_end_ns - event.begin_ns);
+  return times;
+}
+
 class Summing {
  public:
-  void add(const RankTrace& rank, const TraceEvent& event) {
-    if (event.is(EventKind::step)) {
-      steps_.push_back(us_of(duration_ns(event)));
-      all_ns_ += static_cast<double>(duration_ns(event));
+  explicit Summing(bool is_on_device) : is_on_device_(is_on_device) {}
+
+  void add(const RankTrace& rank) {
+    std::optional<DeviceTime> device;
+    if (is_on_device_) {
+      device.emplace(rank);
+      all_ns_ += static_cast<double>(device->steps_ns());
+      exposed_ns_ += static_cast<double>(device->exposed_ns());
+      idle_ns_ += static_cast<double>(device->idle_ns());
     }
-    if (event.is(EventKind::module) || event.is(EventKind::step)) return;
-    const bool moves = event.is(EventKind::communication);
-    const std::string group = moves ? rank.group_of(event).key : std::string();
-    Class& of = classes_[{rank.text(event.operation), group}];
-    const std::int64_t duration = duration_ns(event);
-    of.times.push_back(us_of(duration));
-    of.time_ns += static_cast<double>(duration);
-    ++of.row.calls;
-    const std::int64_t bytes = moves ? moved_bytes(rank, event) : event.bytes;
-    of.row.bytes += bytes;
-    if (!moves) {
-      of.share_ns += static_cast<double>(duration);
-      return;
+    for (std::size_t i = 0; i < rank.events.size(); ++i) {
+      const TraceEvent& event = rank.events[i];
+      if (event.is(EventKind::module)) continue;
+      if (event.is(EventKind::step)) {
+        steps_.push_back(us_of(duration_ns(event)));
+        if (!device) all_ns_ += static_cast<double>(duration_ns(event));
+        continue;
+      }
+      if (!device) {
+        add(rank, event, host_times(event));
+        continue;
+      }
+      const double time = device->of_event_ns(i);
+      add(rank, event, {.time_ns = time, .share_ns = time, .exposed_ns = device->exposed_of_event_ns(i)});
     }
-    const std::size_t members = rank.group_of(event).members.size();
-    of.bus_time += bandwidth(rank.text(event.operation), bytes, 1, members).bus;
-    of.exposed_ns += static_cast<double>(event.exposed_ns());
-    of.share_ns += static_cast<double>(event.exposed_ns());
-    if (event.post_end_ns >= 0) of.share_ns += static_cast<double>(event.post_end_ns - event.begin_ns);
+    for (const TraceDeviceWork& work : rank.device_work) {
+      Kernel& kernel = kernels_[{rank.text(work.name), device_work_name(work)}];
+      kernel.times.push_back(us_of(work.end_ns - work.begin_ns));
+      kernel.time_us += kernel.times.back();
+    }
+    lost_ += rank.device_work_lost;
   }
 
   bool has_steps() const { return !steps_.empty(); }
@@ -83,17 +113,84 @@ class Summing {
     std::ranges::stable_sort(profile.rows, std::greater<>(), &ProfileRow::share);
     profile.step_p50_us = percentile(steps_, 50);
     profile.step_p95_us = percentile(steps_, 95);
-    profile.exposed_share = exposed / all;
-    profile.unaccounted_share = std::max(0.0, 1.0 - accounted / all);
+    profile.is_on_device = is_on_device_;
+    profile.exposed_share = (is_on_device_ ? exposed_ns_ : exposed) / all;
+    profile.unaccounted_share = is_on_device_ ? idle_ns_ / all : std::max(0.0, 1.0 - accounted / all);
+    finish_kernels(profile, all);
   }
 
  private:
+  struct Kernel {
+    std::vector<double> times;
+    double time_us = 0.0;
+  };
+
+  void add(const RankTrace& rank, const TraceEvent& event, const EventTimes& times) {
+    const bool moves = event.is(EventKind::communication);
+    Class& of = classes_[{rank.text(event.operation), moves ? rank.group_of(event).key : std::string()}];
+    const std::int64_t bytes = moves ? moved_bytes(rank, event) : event.bytes;
+    ++of.row.calls;
+    of.row.bytes += bytes;
+    of.times.push_back(times.time_ns / 1000.0);
+    of.time_ns += times.time_ns;
+    of.share_ns += times.share_ns;
+    of.exposed_ns += times.exposed_ns;
+    if (moves) of.bus_time += bandwidth(rank.text(event.operation), bytes, 1, rank.group_of(event).members.size()).bus;
+  }
+
+  void finish_kernels(Profile& profile, double all_ns) {
+    for (auto& [name, of] : kernels_) {
+      profile.kernels.push_back({.name = name.first,
+                                 .kind = std::string(name.second),
+                                 .count = static_cast<std::int64_t>(of.times.size()),
+                                 .time_us = of.time_us,
+                                 .p50_us = percentile(of.times, 50),
+                                 .share = is_on_device_ ? of.time_us * 1000.0 / all_ns : 0.0});
+    }
+    std::ranges::stable_sort(profile.kernels, std::greater<>(), &ProfileKernel::time_us);
+    profile.device_work_lost = lost_;
+  }
+
+  bool is_on_device_;
   std::map<std::pair<std::string, std::string>, Class> classes_;
+  std::map<std::pair<std::string, std::string_view>, Kernel> kernels_;
   std::vector<double> steps_;
   double all_ns_ = 0.0;
+  double exposed_ns_ = 0.0;
+  double idle_ns_ = 0.0;
+  std::int64_t lost_ = 0;
 };
 
 std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
+
+// The longest ones, and how many are left.
+std::string kernels_text(const Profile& profile, TextTable::Colour colour) {
+  constexpr std::size_t kShown = 10;
+  constexpr std::size_t kWidth = 60;
+  if (profile.kernels.empty()) return "";
+  using Align = TextTable::Align;
+  TextTable table({{"on the device"},
+                   {"count", Align::right},
+                   {"time us", Align::right},
+                   {"p50 us", Align::right},
+                   {"share", Align::right}});
+  const std::size_t shown = std::min(kShown, profile.kernels.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const ProfileKernel& kernel = profile.kernels[i];
+    table.add({{printable(kernel.name, kWidth)},
+               {std::to_string(kernel.count)},
+               {fmt::format("{:.1f}", kernel.time_us)},
+               {fmt::format("{:.1f}", kernel.p50_us)},
+               {profile.is_on_device ? percent_text(kernel.share) : "-"}});
+  }
+  std::string text = "\n" + table.text(colour);
+  if (shown < profile.kernels.size()) text += fmt::format("[{} more rows]\n", profile.kernels.size() - shown);
+  if (profile.device_work_lost > 0) {
+    text += fmt::format("{} pieces of the devices' work are missing: CUPTI had no room for them\n",
+                        profile.device_work_lost);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -102,10 +199,8 @@ Profile profile_of(const RunTrace& trace) {
   profile.about = trace.about;
   profile.ranks = static_cast<int>(trace.ranks.size());
   profile.steps = trace.steps();
-  Summing summing;
-  for (const RankTrace& rank : trace.ranks) {
-    for (const TraceEvent& event : rank.events) summing.add(rank, event);
-  }
+  Summing summing(is_timed_on_device(trace));
+  for (const RankTrace& rank : trace.ranks) summing.add(rank);
   SHARDPROOF_CHECK(summing.has_steps(), file_error,
                    "{}: key 'traceEvents' holds no steps to summarise; expected an event of category step of each step",
                    trace.source.empty() ? "the trace" : trace.source);
@@ -143,9 +238,10 @@ std::string profile_text(const Profile& profile, TextTable::Colour colour) {
                   profile.steps == 1 ? "" : "s", profile.ranks, profile.ranks == 1 ? "" : "s",
                   profile.step_p50_us / 1000.0, profile.step_p95_us / 1000.0);
   text += table.text(colour);
-  text += fmt::format("\nexposed communication {}, between operations {} of the time of all steps\n",
-                      percent_text(profile.exposed_share), percent_text(profile.unaccounted_share));
-  return text;
+  text += fmt::format("\nexposed communication {}, {} {} of the time of {}\n", percent_text(profile.exposed_share),
+                      profile.is_on_device ? "idle" : "between operations", percent_text(profile.unaccounted_share),
+                      profile.is_on_device ? "the devices, of which all columns are" : "all steps");
+  return text + kernels_text(profile, colour);
 }
 
 Json profile_json(const Profile& profile) {
@@ -166,7 +262,16 @@ Json profile_json(const Profile& profile) {
   json.set("about", std::move(about)).set("ranks", profile.ranks).set("steps", profile.steps);
   json.set("step_p50_us", profile.step_p50_us).set("step_p95_us", profile.step_p95_us);
   json.set("exposed_share", profile.exposed_share).set("unaccounted_share", profile.unaccounted_share);
+  json.set("times_of", profile.is_on_device ? "device" : "host");
   json.set("operations", std::move(rows));
+  Json kernels = Json::array();
+  for (const ProfileKernel& kernel : profile.kernels) {
+    Json entry = Json::object();
+    entry.set("name", kernel.name).set("kind", kernel.kind).set("count", kernel.count).set("time_us", kernel.time_us);
+    entry.set("p50_us", kernel.p50_us).set("share", profile.is_on_device ? Json(kernel.share) : Json());
+    kernels.append(std::move(entry));
+  }
+  json.set("device_work", std::move(kernels)).set("device_work_lost", profile.device_work_lost);
   return json;
 }
 

@@ -14,18 +14,29 @@ namespace shardproof {
 
 struct RunTrace;
 
+// A kernel, copy or fill of a device, by its name. Over all ranks and steps.
+struct ProfileKernel {
+  std::string name;
+  std::string kind;  // "kernel", "copy" or "fill"
+  std::int64_t count = 0;
+  double time_us = 0.0;
+  double p50_us = 0.0;
+  double share = 0.0;  // of the time of the device in all steps
+};
+
 // One class: a computation, or an operation of communication in one group. Over all ranks and steps.
 struct ProfileRow {
   std::string operation;
   std::string group;  // its key; of a computation: empty
   std::int64_t calls = 0;
   std::int64_t bytes = 0;  // of a computation: read and written; of a communication: S of the bandwidth formulas
-  double p50_us = 0.0;     // of a communication: from post to completion
+  double p50_us = 0.0;     // of a communication: from post to completion; on the device: its work there
   double p95_us = 0.0;
   double algorithm_gb_s = 0.0;  // all bytes through all time; of a computation: the speed of memory
   double bus_gb_s = 0.0;        // of a communication
-  double exposed_us = 0.0;      // of a communication: of all ranks and steps, how long ranks stood in its wait
-  double share = 0.0;           // of the time of all steps: computing, or posting and waiting
+  double exposed_us = 0.0;      // of a communication: of all ranks and steps, how long ranks stood in its wait; on the
+                                // device: how long it ran while nothing else did
+  double share = 0.0;           // of the time of all steps: computing, or posting and waiting; on the device: working
 };
 
 struct Profile {
@@ -34,9 +45,14 @@ struct Profile {
   std::int64_t steps = 0;  // of each rank
   double step_p50_us = 0.0;
   double step_p95_us = 0.0;
-  double exposed_share = 0.0;      // of the time of all steps: waits
-  double unaccounted_share = 0.0;  // between operations
-  std::vector<ProfileRow> rows;    // the largest share first
+  // True if the work of the devices was watched: all but the steps' own times are then times of the devices, and shares
+  // are of their time, in each step from the first work to the end of the last.
+  bool is_on_device = false;
+  double exposed_share = 0.0;          // of the time of all steps: waits; on the device: communication alone
+  double unaccounted_share = 0.0;      // between operations; on the device: idle
+  std::vector<ProfileRow> rows;        // the largest share first
+  std::vector<ProfileKernel> kernels;  // likewise; empty if nobody watched
+  std::int64_t device_work_lost = 0;   // pieces that are missing there
 };
 
 // file_error naming the trace's file if it has no steps.

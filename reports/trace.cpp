@@ -9,27 +9,13 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "reports/text_list.h"
 
 namespace shardproof {
 namespace {
 
-constexpr std::size_t kEventNumbers = sizeof(TraceEvent) / sizeof(std::int64_t);
-static_assert(std::is_trivially_copyable_v<TraceEvent> && sizeof(TraceEvent) == kEventNumbers * sizeof(std::int64_t));
-
-// Gives equal texts one number.
-class TextList {
- public:
-  explicit TextList(std::vector<std::string>& texts) : texts_(texts) {}
-  std::int64_t number_of(std::string_view text) {
-    const auto [known, is_new] = numbers_.try_emplace(std::string(text), static_cast<std::int64_t>(texts_.size()));
-    if (is_new) texts_.emplace_back(text);
-    return known->second;
-  }
-
- private:
-  std::vector<std::string>& texts_;
-  std::unordered_map<std::string, std::int64_t> numbers_;
-};
+template <class Record>
+constexpr std::size_t kNumbersOf = sizeof(Record) / sizeof(std::int64_t);
 
 void add_movement(const RecordedMovement& movement, TextList& texts, TraceEvent& event) {
   event.group_call = movement.group_call;
@@ -67,6 +53,16 @@ TraceEvent plain_event(const OperationRecorder& recorder, const RecordedEvent& r
   return event;
 }
 
+// A list of what consists of integers.
+template <class Record>
+void pack_list(const std::vector<Record>& list, std::vector<std::int64_t>& numbers) {
+  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) == kNumbersOf<Record> * sizeof(std::int64_t));
+  numbers.push_back(static_cast<std::int64_t>(list.size()));
+  const std::size_t at = numbers.size();
+  numbers.resize(at + list.size() * kNumbersOf<Record>);
+  if (!list.empty()) std::memcpy(&numbers[at], list.data(), list.size() * sizeof(Record));
+}
+
 void pack_text(std::string_view text, std::vector<std::int64_t>& numbers) {
   const std::size_t count = (text.size() + sizeof(std::int64_t) - 1) / sizeof(std::int64_t);
   numbers.push_back(static_cast<std::int64_t>(text.size()));
@@ -92,6 +88,15 @@ class Unpacker {
     if (size > 0) std::memcpy(text.data(), numbers.data(), size);
     return text;
   }
+  template <class Record>
+  std::vector<Record> list() {
+    const std::size_t size = count();
+    SHARDPROOF_CHECK(size <= rest_.size(), internal_error, "a packed trace has a list of {} entries", size);
+    std::vector<Record> list(size);
+    const auto numbers = take(size * kNumbersOf<Record>);
+    if (!list.empty()) std::memcpy(static_cast<void*>(list.data()), numbers.data(), numbers.size_bytes());
+    return list;
+  }
   std::span<const std::int64_t> take(std::size_t size) {
     SHARDPROOF_CHECK(size <= rest_.size(), internal_error, "a packed trace ends {} numbers too early",
                      size - rest_.size());
@@ -109,6 +114,15 @@ std::string side_text(std::string_view verb, std::int64_t rows, std::int64_t byt
 }
 
 }  // namespace
+
+std::string_view device_work_name(const TraceDeviceWork& work) {
+  switch (static_cast<DeviceWorkKind>(work.kind)) {
+    case DeviceWorkKind::kernel: return "kernel";
+    case DeviceWorkKind::copy: return "copy";
+    case DeviceWorkKind::fill: return "fill";
+  }
+  return "?";
+}
 
 std::string members_text(std::span<const int> members) {
   std::string text;
@@ -187,6 +201,10 @@ void correct_clock(RankTrace& trace, const ClockOffset& offset) {
       if (*time >= 0) *time += offset.offset_ns;
     }
   }
+  for (TraceDeviceWork& work : trace.device_work) {
+    work.begin_ns += offset.offset_ns;
+    work.end_ns += offset.offset_ns;
+  }
 }
 
 std::vector<std::int64_t> packed(const RankTrace& trace) {
@@ -199,10 +217,9 @@ std::vector<std::int64_t> packed(const RankTrace& trace) {
     numbers.push_back(static_cast<std::int64_t>(group.members.size()));
     numbers.insert(numbers.end(), group.members.begin(), group.members.end());
   }
-  numbers.push_back(static_cast<std::int64_t>(trace.events.size()));
-  const std::size_t at = numbers.size();
-  numbers.resize(at + trace.events.size() * kEventNumbers);
-  if (!trace.events.empty()) std::memcpy(&numbers[at], trace.events.data(), trace.events.size() * sizeof(TraceEvent));
+  pack_list(trace.events, numbers);
+  pack_list(trace.device_work, numbers);
+  numbers.push_back(trace.device_work_lost);
   return numbers;
 }
 
@@ -219,9 +236,9 @@ RankTrace unpacked(std::span<const std::int64_t> numbers) {
     for (const std::int64_t member : members) group.members.push_back(static_cast<int>(member));
     trace.groups.push_back(std::move(group));
   }
-  trace.events.resize(unpacker.count());
-  const auto events = unpacker.take(trace.events.size() * kEventNumbers);
-  if (!events.empty()) std::memcpy(static_cast<void*>(trace.events.data()), events.data(), events.size_bytes());
+  trace.events = unpacker.list<TraceEvent>();
+  trace.device_work = unpacker.list<TraceDeviceWork>();
+  trace.device_work_lost = unpacker.number();
   return trace;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_work.h"
 #include "core/operation_recorder.h"
 
 namespace shardproof {
@@ -52,6 +53,23 @@ struct TraceEvent {
   std::int64_t exposed_ns() const { return end_ns >= 0 && wait_begin_ns >= 0 ? end_ns - wait_begin_ns : 0; }
 };
 
+// A piece of work that the rank's device did. Only integers, like an event.
+struct TraceDeviceWork {
+  std::int64_t kind = 0;    // DeviceWorkKind
+  std::int64_t name = 0;    // text
+  std::int64_t event = -1;  // place among the rank's events of the one in which it was launched; -1 = not known
+  std::int64_t device = 0;
+  std::int64_t stream = 0;
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  std::int64_t bytes = 0;  // of a copy or fill
+
+  bool is(DeviceWorkKind wanted) const { return kind == static_cast<std::int64_t>(wanted); }
+};
+
+// "kernel", "copy" or "fill".
+std::string_view device_work_name(const TraceDeviceWork& work);
+
 struct TraceGroup {
   std::string key;           // "world/ring#1"
   std::vector<int> members;  // world ranks
@@ -62,7 +80,9 @@ struct RankTrace {
   ClockOffset clock;
   std::vector<std::string> texts;
   std::vector<TraceGroup> groups;
-  std::vector<TraceEvent> events;  // in the order in which the rank came to them
+  std::vector<TraceEvent> events;                 // in the order in which the rank came to them
+  std::vector<TraceDeviceWork> device_work = {};  // in the order in which it began; empty if nobody watched
+  std::int64_t device_work_lost = 0;              // pieces that are missing
 
   const std::string& text(std::int64_t number) const;  // of -1: nothing
   const TraceGroup& group_of(const TraceEvent& event) const { return groups[static_cast<std::size_t>(event.group)]; }

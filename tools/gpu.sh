@@ -48,6 +48,7 @@ torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).
 results=build/gpu-results/$(date +%Y%m%d-%H%M%S)
 mkdir -p "$results"
 failed=0
+cupti=()
 
 # step SECONDS NAME COMMAND...: runs it with that limit, keeps its output in NAME.log, and says how it ended.
 step() {
@@ -102,9 +103,12 @@ fi
 profile() {  # NAME: the options that keep what a run of that name says of itself
   printf '%s\n' --json "$results/$1.json"
   if "$program" run --help | grep -q -- --trace; then
-    printf '%s\n' --warmup 2 --steps 5 --trace "$results/$1.trace.json"
+    printf '%s\n' --warmup 2 --steps 5 --trace "$results/$1.trace.json" "${cupti[@]}"
   fi
 }
+# What the GPUs did, by kernel, where the build has CUPTI.
+"$program" --version | grep -q 'CUPTI [0-9]' && has_cupti=yes || has_cupti=no
+[ "$has_cupti" = no ] || cupti=(--cupti)
 export NCCL_MULTI_RANK_GPU_ENABLE=1
 run=(run "$export_dir" --device cuda --ring-degree 2 --dtype bfloat16 --case base)
 mapfile -t kept < <(profile nccl)
@@ -113,4 +117,24 @@ mapfile -t kept < <(profile threads)
 step 40 threads "$program" "${run[@]}" --backend cuda-threads "${kept[@]}" || true
 step 40 verify "$program" verify "$export_dir" --device cuda --dtype float32 --tier rounding --case base \
   --json "$results/verify.json" || true
+# A ring that rotates hides its exchanges behind computation: on a model of some size at most a quarter of the time of
+# the GPUs may be communication alone.
+exposed() {
+  "$python" -c '
+import json, sys
+profile = json.load(open(sys.argv[1]))["profile"]
+times, share = profile["times_of"], profile["exposed_share"]
+print(f"exposed communication {100 * share:.1f} % of the time of the {times}, at most 25 % of the device")
+sys.exit(times != "device" or share > 0.25)' "$1"
+}
+export -f exposed
+if [ "$has_cupti" = yes ]; then
+  ring=(run flux --size text=512,image=7680,heads=24,layers=2 --device cuda --dtype bfloat16 --check off)
+  mapfile -t kept < <(profile overlap)
+  step 60 overlap "$program" launch -n 2 -- "$program" "${ring[@]}" --ring-degree 2 --rotate-method alltoall \
+    --backend nccl "${kept[@]}" && step 10 exposed bash -c "exposed '$results/overlap.json'" || true
+  tail -n 1 "$results/exposed.log" 2>/dev/null | tee -a "$results/summary.txt" || true
+else
+  echo "gpu: overlap: not measured, this build found no CUPTI" | tee -a "$results/summary.txt"
+fi
 exit "$failed"

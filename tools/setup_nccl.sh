@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fetches what the NCCL communicator is compiled and linked with, NCCL and the CUDA runtime, and the headers of NVTX, as
-# Python packages into build/nccl, where CMake finds them; 245 MB, nothing is installed elsewhere. Where they cannot be
-# had (no Python, no network) it says why and ends with 77: the build then has a stub in its place, and its tests are
-# skipped.
+# Fetches what the NCCL communicator is compiled and linked with, NCCL and the CUDA runtime, the headers of NVTX, and
+# CUPTI, as Python packages into build/nccl, where CMake finds them; 290 MB, nothing is installed elsewhere. Where they
+# cannot be had (no Python, no network) it says why and ends with 77: the build then has a stub in their place, and its
+# tests are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder=build/nccl
 packages=(nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88
-  nvidia-nvtx==13.0.85)
+  nvidia-nvtx==13.0.85 nvidia-cuda-cupti==13.0.85)
 install_seconds=100
 
 skip() {

@@ -47,6 +47,9 @@ TEST(Settings, DifferWithEveryOptionThatChangesAResult) {
     EXPECT_THAT(seen, Each(testing::Ne(hash))) << change.front();
     seen.push_back(hash);
   }
+  Options watched = options_of({});
+  watched.cupti = true;  // which no backend of this kind admits
+  EXPECT_NE(hash_of(settings_of(watched)), usual);
   // What each rank may choose for itself.
   for (const std::vector<const char*>& own :
        {std::vector<const char*>{"--json", "file"}, {"--timeout", "5"}, {"--workers", "2"}, {"--address", "here:1"}}) {

@@ -39,6 +39,15 @@ TEST(RunOptions, NeedAPlaceForAFlightRecord) {
               HasSubstr("'./' cannot be written"));
 }
 
+TEST(RunOptions, NeedAGpuAndARecordingForCupti) {
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "mpi", "--steps", "2", "--cupti"}),
+            "--cupti: it records what GPUs do; expected --backend nccl or cuda-threads");
+  if (!nccl_is_built()) return;
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl", "--cupti"}),
+            "--cupti: nothing is recorded; expected --trace FILE or --steps N beside it");
+  EXPECT_EQ(refusal({"run", "flux", "--backend", "nccl", "--cupti", "--trace", "file"}), "accepted");
+}
+
 TEST(RunOptions, SayWhereTheProcessStands) {
   const std::vector<const char*> words{"shardproof", "run",       "flux",         "--backend", "mpi",
                                        "--rank",     "1",         "--world-size", "2",         "--local-rank",

@@ -167,9 +167,13 @@ TEST(CommunicatorKey, NumbersTheSplitsOfTheParent) {
 
 class CountingSink final : public RangeSink {
  public:
-  void push(std::string_view name) override { names.emplace_back(name); }
+  void push(std::string_view name, std::int64_t event) override {
+    names.emplace_back(name);
+    events.push_back(event);
+  }
   void pop() override { ++pops; }
   std::vector<std::string> names;
+  std::vector<std::int64_t> events;
   int pops = 0;
 };
 
@@ -183,7 +187,22 @@ TEST_F(OperationRecorderTest, TellsASinkAlsoWhereItKeepsNothing) {
   });
   EXPECT_EQ(recorder.event_count(), 0U);
   EXPECT_THAT(sink.names, ElementsAre("step", "barrier", "wait", "silu"));
+  EXPECT_THAT(sink.events, testing::Each(-1));
   EXPECT_EQ(sink.pops, 4);
+}
+
+TEST_F(OperationRecorderTest, TellsASinkInWhichEventSomethingIsLaunched) {
+  CountingSink sink;
+  OperationRecorder recorder(OperationRecorder::Keep::events, &sink);
+  run_ranks({.world_size = 1}, [&](Communicator& world) {
+    const RecordedStep step(&recorder);
+    collectives::barrier(world, "test");
+    ops::silu(tensor({1}));
+  });
+  EXPECT_THAT(sink.names, ElementsAre("step", "barrier", "wait", "silu"));
+  EXPECT_THAT(sink.events, ElementsAre(-1, 1, -1, 2));
+  EXPECT_EQ(recorder.event(1).operation, "barrier");
+  EXPECT_EQ(recorder.event(2).operation, "silu");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // The part of the CUDA runtime that the product uses: memory, streams and events, on host memory and threads. Stricter
 // than the real one: what would be undefined, slow or a silent synchronisation there is noted as a violation here.
+#include <dlfcn.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <map>
@@ -8,6 +11,7 @@
 #include <set>
 
 #include "tests/fake_nccl/fabric_body.h"
+#include "tests/fake_nccl/watch_hooks.h"
 
 // Each recording is a flag of its own: who waits for an event waits for its latest recording at that moment, whatever
 // becomes of the event later.
@@ -139,6 +143,16 @@ bool check_memory(const void* data, std::size_t bytes, std::string_view call, st
   return true;
 }
 
+const WatchHooks* watch_hooks() {
+  static std::atomic<const WatchHooks*> known = nullptr;
+  static const char* const path = std::getenv("SHARDPROOF_CUPTI_LIBRARY");
+  if (known != nullptr || path == nullptr) return known;
+  void* const library = ::dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  known = static_cast<const WatchHooks*>(::dlsym(library, kWatchHooks));
+  return known;
+}
+
 std::string leftovers() {
   const std::lock_guard lock(runtime().mutex);
   std::string text;
@@ -233,7 +247,13 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* target, const void* source, size_t b
                         check_memory(target, bytes, "cudaMemcpyAsync", "the target") &&
                         check_memory(source, bytes, "cudaMemcpyAsync", "the source");
   if (!is_legal) return cudaErrorInvalidValue;
-  stream_of(stream).add([=] { std::memcpy(target, source, bytes); });
+  const WatchHooks* const watch = watch_hooks();
+  const std::uint32_t call = watch == nullptr ? 0 : watch->launched();
+  stream_of(stream).add([=] {
+    const std::uint64_t begin = watch == nullptr ? 0 : watch->now();
+    std::memcpy(target, source, bytes);
+    if (watch != nullptr) watch->ran_copy(call, bytes, stream, begin, watch->now());
+  });
   return cudaSuccess;
 }
 

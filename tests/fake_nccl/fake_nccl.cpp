@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/fake_nccl/fabric_body.h"
+#include "tests/fake_nccl/watch_hooks.h"
 
 struct ncclComm {
   shardproof::fake_nccl::SharedCommunicator* shared = nullptr;
@@ -242,7 +243,15 @@ void launch(ncclComm& comm, cudaStream_t handle, Steps steps) {
   comm.unlaunched.push_back([&comm, &stream, steps = std::move(steps)] {
     --stream.unlaunched;
     ++comm.running;
-    stream.add([&comm, steps] { run_launch(comm, steps); });
+    const WatchHooks* const watch = watch_hooks();
+    std::uint32_t call = 0;
+    // What does not block is launched by a thread of NCCL.
+    if (watch != nullptr) call = comm.is_blocking ? watch->launched() : watch->launched_elsewhere();
+    stream.add([&comm, &stream, steps, watch, call] {
+      const std::uint64_t begin = watch == nullptr ? 0 : watch->now();
+      run_launch(comm, steps);
+      if (watch != nullptr) watch->ran_kernel(call, "ncclDevKernel_Fake", &stream, begin, watch->now());
+    });
   });
   comm.polls = comm.is_blocking ? 0 : faults_of(own_rank()).polls_in_progress.load();
 }

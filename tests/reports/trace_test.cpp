@@ -42,7 +42,7 @@ TEST(Trace, TravelsAsAListOfIntegers) {
   ASSERT_EQ(back.events.size(), 4U);
   EXPECT_EQ(back.events[2].wait_begin_ns, 60'000);
   EXPECT_THAT(
-      message_of(ErrorKind::internal_error, [&] { (void)unpacked(std::span(numbers).first(numbers.size() - 2)); }),
+      message_of(ErrorKind::internal_error, [&] { (void)unpacked(std::span(numbers).first(numbers.size() - 4)); }),
       testing::HasSubstr("ends 2 numbers too early"));
 }
 
