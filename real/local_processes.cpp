@@ -11,10 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +19,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "real/launcher.h"
+#include "real/run_folder.h"
+#include "real/run_keeper.h"
 #include "real/socket.h"
 #include "real/store_server.h"
 
@@ -92,6 +91,7 @@ struct Preparation {
   std::vector<char*> words, environment;
   pid_t parent = -1;
   sigset_t signals{};
+  const RunKeeper* keeper = nullptr;
   int output = -1, error = -1, store_socket = -1, failure = -1;
 };
 
@@ -102,6 +102,7 @@ struct Preparation {
     ::_exit(127);
   };
   (void)::setpgid(0, 0);
+  prepared.keeper->add(::getpid());
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up();
   if (::getppid() != prepared.parent) ::_exit(127);  // it died before that took effect
   for (const int signal : {SIGPIPE, SIGXFSZ}) (void)::signal(signal, SIG_DFL);
@@ -115,31 +116,6 @@ struct Preparation {
   ::_exit(127);
 }
 
-// What the ranks share in files, if they do, lies in here: it goes with the run, whatever became of the ranks.
-class RunFolder {
- public:
-  RunFolder() {
-    const char* const memory = "/dev/shm";
-    std::error_code problem;
-    const std::filesystem::path base = ::access(memory, W_OK | X_OK) == 0
-                                           ? std::filesystem::path(memory)
-                                           : std::filesystem::temp_directory_path(problem);
-    path_ = (base / fmt::format("shardproof-{}-XXXXXX", ::getuid())).string();
-    SHARDPROOF_CHECK(::mkdtemp(path_.data()) != nullptr, file_error, "no folder like '{}' can be made: {}",
-                     printable(path_), error_text(errno));
-  }
-  ~RunFolder() {
-    std::error_code problem;
-    std::filesystem::remove_all(path_, problem);
-  }
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 class LocalRun {
  public:
   LocalRun(const LocalProcesses& what, const LineSink& sink)
@@ -150,6 +126,7 @@ class LocalRun {
       if (child.pid < 0) continue;
       (void)::kill(-child.pid, SIGKILL);
       (void)::kill(child.pid, SIGKILL);
+      keeper_.forget(child.pid);
       (void)::waitpid(child.pid, nullptr, 0);
     }
   }
@@ -200,6 +177,7 @@ class LocalRun {
                                .environment = pointers_to(variables),
                                .parent = ::getpid(),
                                .signals = signals_.before(),
+                               .keeper = &keeper_,
                                .output = output.write.get(),
                                .error = error.write.get(),
                                .store_socket = rank == 0 ? store_socket_.get() : -1,
@@ -257,6 +235,7 @@ class LocalRun {
     if (info.si_pid == 0) return;  // it runs
     // What it started and left behind ends now, while its number cannot be anybody else's.
     (void)::kill(-one.pid, SIGKILL);
+    keeper_.forget(one.pid);
     int status = 0;
     (void)::waitpid(one.pid, &status, 0);
     one.pid = -1;
@@ -342,7 +321,8 @@ class LocalRun {
   const LineSink& sink_;
   Signals signals_;
   Socket store_socket_;
-  RunFolder folder_;
+  RunFolder folder_ = RunFolder::new_one();
+  RunKeeper keeper_{folder_};
   std::vector<Child> children_;
   int running_ = 0;
   LocalEnd end_;

@@ -1,6 +1,6 @@
 // Starts a program several times on this machine, as the ranks of one run: forwards what the processes write line by
 // line, ends all when one fails or when this process is told to end, and leaves nothing running. Every process leads a
-// group of its own, so that what it started ends with it, and dies with this one even if that is killed.
+// group of its own, so that what it started ends with it, and with this one even if that is killed.
 #pragma once
 
 #include <chrono>

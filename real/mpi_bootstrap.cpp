@@ -1,14 +1,10 @@
 #include "real/mpi_bootstrap.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -41,16 +37,9 @@ std::string machine_name() {
 
 // Where the ranks of this machine keep what they share, so that all of it can be removed at once. Who started them may
 // have made one, and then removes it even if all ranks are killed.
-std::string folder_for(const std::string& job) {
-  namespace fs = std::filesystem;
-  std::error_code problem;
-  if (const char* const told = std::getenv("SHARDPROOF_RUN_FOLDER")) return told;
-  const char* const memory = "/dev/shm";
-  const fs::path base = ::access(memory, W_OK | X_OK) == 0 ? fs::path(memory) : fs::temp_directory_path(problem);
-  const std::string folder = (base / fmt::format("shardproof-{}-{}", ::getuid(), job)).string();
-  SHARDPROOF_CHECK(::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST, file_error,
-                   "the folder '{}' cannot be made: {}", printable(folder), std::generic_category().message(errno));
-  return folder;
+RunFolder folder_for(const std::string& job) {
+  const char* const told = std::getenv("SHARDPROOF_RUN_FOLDER");
+  return told != nullptr ? RunFolder::made_by_another(told) : RunFolder::shared(job);
 }
 
 void set_variable(const char* name, const std::string& value) {
@@ -80,10 +69,14 @@ MpiBootstrap::MpiBootstrap(const Launch& launch, Store& store, std::chrono::mill
     locals += fmt::format("{}{}", locals.empty() ? "" : ",", rank);
   }
   const std::string job = store.get("mpi/job", patience);
-  folder_ = folder_for(job);
-  set_variable("OMPI_MCA_btl_vader_backing_directory", folder_);
-  set_variable("OMPI_MCA_orte_tmpdir_base", folder_);
-  set_variable("SHARDPROOF_PMI_FOLDER", folder_);
+  folder_.emplace(folder_for(job));
+  // Every kind of file that Open MPI makes; the other ways in which it could share memory have no folder.
+  for (const char* const variable :
+       {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory",
+        "OMPI_MCA_osc_rdma_backing_directory", "OMPI_MCA_orte_tmpdir_base", "SHARDPROOF_PMI_FOLDER"}) {
+    set_variable(variable, folder_->path());
+  }
+  set_variable("OMPI_MCA_shmem", "mmap");
   set_variable("FLUX_JOB_ID", job);
   set_variable("FLUX_PMI_LIBRARY_PATH", library);
   set_variable("SHARDPROOF_PMI_HOST", launch.address.host);
@@ -106,8 +99,7 @@ MpiBootstrap::~MpiBootstrap() {
 }
 
 void MpiBootstrap::remove_files() const {
-  std::error_code problem;
-  std::filesystem::remove_all(folder_, problem);
+  if (folder_) folder_->remove();
 }
 
 }  // namespace shardproof

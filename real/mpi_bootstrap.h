@@ -6,9 +6,10 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
+#include <optional>
 
 #include "real/launcher.h"
+#include "real/run_folder.h"
 #include "real/store.h"
 
 namespace shardproof {
@@ -32,7 +33,7 @@ class MpiBootstrap {
  private:
   Store& store_;
   std::chrono::milliseconds patience_;
-  std::string folder_;
+  std::optional<RunFolder> folder_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
 };
 

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -57,6 +59,11 @@ std::vector<pid_t> pids_in(const fs::path& folder) {
     if (text.ends_with('\n')) pids.push_back(std::stoi(text));
   }
   return pids;
+}
+
+std::vector<pid_t> words_of(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<pid_t>(words), {}};
 }
 
 // Ended, whether or not somebody has waited for it.
@@ -202,34 +209,60 @@ TEST(Launch, EndsAllWhenNobodyReadsItsOutput) {
   expect_all_ended(pids_in(folder.path()));
 }
 
-// Starts it, waits until both ranks and what they started run, and sends the launcher a signal. One that is killed
-// cannot remove the folder of the run, so the ranks do.
-int status_after(int signal, const fs::path& folder) {
-  test::StartedProgram started(script({"-n", "2"},
-                                      "rmdir $SHARDPROOF_RUN_FOLDER 2>&-; sleep 600 & echo $! > "
-                                      "child.$SHARDPROOF_RANK; echo $$ > $SHARDPROOF_RANK; wait"),
-                               {.folder = folder});
+struct AfterSignal {
+  int status = 0;
+  std::string run_folder;
+};
+
+// Starts it, waits until both ranks and what they started run, and sends the launcher a signal.
+AfterSignal after(int signal, const fs::path& folder) {
+  const TemporaryFolder notes;
+  test::StartedProgram started(
+      script({"-n", "2"},
+             "echo $SHARDPROOF_RUN_FOLDER > $NOTES/$SHARDPROOF_RANK; touch $SHARDPROOF_RUN_FOLDER/file; sleep 600 & "
+             "echo $! > child.$SHARDPROOF_RANK; echo $$ > $SHARDPROOF_RANK; wait"),
+      {.folder = folder, .environment = {"NOTES=" + notes.path().string()}});
   wait_until("the start of the ranks", [&] { return pids_in(folder).size() == 4; });
+  std::string run_folder = contents_of(notes / "0");
+  run_folder.pop_back();
+  EXPECT_TRUE(fs::exists(run_folder + "/file"));
   EXPECT_EQ(::kill(started.pid(), signal), 0);
-  return started.wait();
+  return {.status = started.wait(), .run_folder = run_folder};
 }
 
-TEST(Launch, LeavesNothingRunningWhenItIsToldToEnd) {
+TEST(Launch, LeavesNothingBehindWhenItIsToldToEnd) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const TemporaryFolder folder;
-    EXPECT_EQ(status_after(signal, folder.path()), 128 + signal);
+    const AfterSignal end = after(signal, folder.path());
+    EXPECT_EQ(end.status, 128 + signal);
+    EXPECT_FALSE(fs::exists(end.run_folder));
     expect_all_ended(pids_in(folder.path()));
   }
 }
 
-TEST(Launch, TakesTheRanksWithItWhenItIsKilled) {
+// Nor what the ranks started and the files that they shared.
+TEST(Launch, LeavesNothingBehindWhenItIsKilled) {
   const TemporaryFolder folder;
-  EXPECT_EQ(status_after(SIGKILL, folder.path()), -1);
-  for (const char* rank : {"0", "1"}) {
-    const pid_t pid = std::stoi(contents_of(folder / rank));
-    wait_until("the end of a rank", [&] { return has_ended(pid); });
-  }
-  for (const pid_t pid : pids_in(folder.path())) (void)::kill(pid, SIGKILL);  // what a killed rank has left behind
+  const AfterSignal end = after(SIGKILL, folder.path());
+  EXPECT_EQ(end.status, -1);
+  expect_all_ended(pids_in(folder.path()));
+  wait_until("the removal of the run's folder", [&] { return !fs::exists(end.run_folder); });
+}
+
+// What a rank leaves in its folder goes, and so does who looks after it.
+TEST(Launch, LeavesNothingBehindWhenAllIsWell) {
+  const TemporaryFolder folder;
+  const ProgramRun run = run_program(
+      script({"-n", "1"},
+             "touch $SHARDPROOF_RUN_FOLDER/file; echo $SHARDPROOF_RUN_FOLDER; cat /proc/$PPID/task/$PPID/children > "
+             "children"),
+      {.folder = folder.path()});
+  EXPECT_EQ(run.status, 0) << run.error;
+  ASSERT_GT(run.output.size(), 5U);
+  EXPECT_FALSE(fs::exists(run.output.substr(4, run.output.size() - 5))) << run.output;
+  const std::vector<pid_t> children = words_of(contents_of(folder / "children"));
+  EXPECT_EQ(children.size(), 2U) << "the rank, and the keeper";
+  for (const pid_t child : children) EXPECT_NE(::kill(child, 0), 0);
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 // Ranks that die, sleep, differ or do not come, with real processes: within the deadline every other rank ends with
 // status 4 and words that name the cause, no process is left, and no file is half written.
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -255,6 +259,46 @@ TEST(FaultsOfARun, AreNoneUnderTheVariablesOfTorchrun) {
     const Ended ended = ranks.wait(rank);
     EXPECT_EQ(ended.status, 0) << ended.error;
   }
+}
+
+// What MPI shares between the ranks is nowhere but in the folder of the run, and goes when the launcher is killed.
+TEST(FaultsOfALaunch, LeaveNoFilesOfMpi) {
+  Ranks ranks(1);
+  std::string program;
+  for (const std::string& word : run({"--check", "off", "--steps", "5000"}, "60")) program += " '" + word + "'";
+  ranks.start({"/bin/sh", "-c",
+               fmt::format("echo $$ > launch && exec {} launch -n 2 -- sh -c \"echo \\$SHARDPROOF_RUN_FOLDER > "
+                           "folder.\\$SHARDPROOF_RANK; echo \\$\\$ > rank.\\$SHARDPROOF_RANK; exec{}\"",
+                           SHARDPROOF_PROGRAM, program)});
+  const auto line_of = [&](const std::string& name) {
+    const std::string text = contents_of(ranks.folder() / name);
+    return text.substr(0, text.find('\n'));
+  };
+  // The file of a window comes last, and has no name any more.
+  const auto shared_files = [&] {
+    std::vector<std::string> files;
+    std::istringstream maps(contents_of("/proc/" + line_of("rank.1") + "/maps"));
+    for (std::string line; std::getline(maps, line);) {
+      const std::size_t path = line.find('/');
+      const bool is_shared = line.find("rw-s") != std::string::npos && path != std::string::npos;
+      if (is_shared && line.find("/dev/zero") == std::string::npos) files.push_back(line.substr(path));
+    }
+    return files;
+  };
+  const auto has_window = [&] {
+    const std::vector<std::string> files = shared_files();
+    return std::ranges::any_of(files, [](const std::string& file) { return file.find("osc_sm") != std::string::npos; });
+  };
+  for (int i = 0; i < 2000 && (line_of("rank.1").empty() || !has_window()); ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  const std::string folder = line_of("folder.1");
+  EXPECT_THAT(shared_files(), testing::Each(testing::StartsWith(folder + "/")));
+  EXPECT_TRUE(has_window());
+  ASSERT_EQ(::kill(std::stoi(line_of("launch")), SIGKILL), 0);
+  EXPECT_EQ(ranks.wait(0).status, kKilled);
+  for (int i = 0; i < 2000 && std::filesystem::exists(folder); ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 }  // namespace
