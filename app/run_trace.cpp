@@ -54,10 +54,18 @@ std::optional<std::string> problem_of_size(const Options& options, std::int64_t 
 std::optional<std::string> recording_problem(Communicator& world, const OperationRecorder& recorder,
                                              const Options& options, const RecordLimits& limits) {
   const RankTrace first = trace_of(recorder, world.rank());
-  const std::array<std::int64_t, 2> own{
+  std::array<std::int64_t, 2> own{
       options.trace ? chrome_step_bytes(first, options.steps.value_or(1)) : 0,
       static_cast<std::int64_t>(first.events.size() * sizeof(TraceEvent)),
   };
+  if (options.cupti) {  // what devices did is known at the end only: no less than a piece of work for each operation
+    constexpr std::int64_t kWorkBytes = 450;
+    const auto pieces = std::ranges::count_if(first.events, [](const TraceEvent& event) {
+      return event.is(EventKind::computation) || event.is(EventKind::communication);
+    });
+    own[0] += pieces * kWorkBytes;
+    own[1] += pieces * static_cast<std::int64_t>(sizeof(TraceDeviceWork));
+  }
   const std::vector<std::int64_t> all = collectives::all_gather_numbers(world, own, "run: sizes of a step");
   std::int64_t text = 0, numbers = 0;
   for (std::size_t at = 0; at < all.size(); at += own.size()) {

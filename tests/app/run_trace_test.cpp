@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/collectives.h"
 #include "reports/trace_diff.h"
 #include "sim/simulation.h"
 #include "tests/app/program.h"
@@ -177,6 +178,12 @@ TEST(RecordingProblem, IsFoundFromOneStep) {
   EXPECT_THAT(problem(options, {.text = 1000}), HasSubstr("bytes in 'trace.json' of --trace, more than 1000 of which"));
   options.steps.reset();
   EXPECT_THAT(problem(options, {.text = 10}), StartsWith("--trace: one step alone would take about "));
+  // Devices do at least one piece of work for an operation.
+  options.trace.reset();
+  options.cupti = true;
+  constexpr std::int64_t kWithWork = 2 * kBytes + 2 * sizeof(TraceDeviceWork);
+  EXPECT_EQ(problem(options, {.numbers = kWithWork}), "none");
+  EXPECT_THAT(problem(options, {.numbers = kWithWork - 1}), StartsWith("--steps: one step alone would take about "));
 }
 
 // The steps that fit are as many as are promised, and not many more would.
