@@ -494,10 +494,10 @@ CommandOutcome run_on_real_ranks(const Options& all_options, Progress& progress)
   const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
   CommandOutcome outcome{.report = {}, .messages = {}};
   {
-    Meeting meeting(launch, hash_of(settings_of(options)), patience);
-    outcome = options.backend == Backend::nccl
-                  ? run_over_nccl(options, launch, meeting, patience, target.get(), progress)
-                  : run_over_mpi(options, launch, meeting, patience, target.get(), progress);
+    const bool is_nccl = options.backend == Backend::nccl;
+    Meeting meeting(launch, hash_of(settings_of(options)), patience, is_nccl ? MeetingFor::others : MeetingFor::mpi);
+    outcome = is_nccl ? run_over_nccl(options, launch, meeting, patience, target.get(), progress)
+                      : run_over_mpi(options, launch, meeting, patience, target.get(), progress);
   }
   if (outcome.is_silent && outcome.status == kPeerFailed) let_rank_0_end_first();
   return outcome;

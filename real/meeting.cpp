@@ -25,7 +25,7 @@ Socket inherited_socket(int descriptor) {
 
 }  // namespace
 
-Meeting::Meeting(const Launch& launch, std::uint64_t configuration, std::chrono::milliseconds patience)
+Meeting::Meeting(const Launch& launch, std::uint64_t configuration, std::chrono::milliseconds patience, MeetingFor what)
     : patience_(patience) {
   if (launch.world_size == 1) return;
   SHARDPROOF_CHECK(launch.address.is_known() || launch.has_mpi_launcher, usage_error,
@@ -45,7 +45,8 @@ Meeting::Meeting(const Launch& launch, std::uint64_t configuration, std::chrono:
                                               .configuration = configuration},
                                    patience);
   store_->barrier("start", patience);
-  if (!launch.has_mpi_launcher) bootstrap_ = std::make_unique<MpiBootstrap>(launch, *store_, patience);
+  if (what == MeetingFor::mpi && !launch.has_mpi_launcher)
+    bootstrap_ = std::make_unique<MpiBootstrap>(launch, *store_, patience);
 }
 
 Meeting::~Meeting() = default;

@@ -15,13 +15,17 @@ class MpiBootstrap;
 class Store;
 class StoreServer;
 
+// What the ranks will talk over: only MPI is told where its world is.
+enum class MeetingFor : std::uint8_t { mpi, others };
+
 // To be made before MPI is initialised, and to live until it is finalised.
 class Meeting {
  public:
   // Called by every rank; returns when all have come. `configuration` is a hash of what they must have in common.
   // PeerFailure if one does not come in time or does not belong; usage_error if there must be a meeting and nobody said
   // where.
-  Meeting(const Launch& launch, std::uint64_t configuration, std::chrono::milliseconds patience);
+  Meeting(const Launch& launch, std::uint64_t configuration, std::chrono::milliseconds patience,
+          MeetingFor what = MeetingFor::mpi);
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
