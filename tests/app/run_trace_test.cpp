@@ -154,6 +154,7 @@ TEST(RecordingProblem, IsFoundFromOneStep) {
       OperationRecorder recorder;
       {
         const RecordedStep step(&recorder);
+        if (options.cupti) collectives::barrier(world, "test");
       }
       found[static_cast<std::size_t>(world.rank())] = recording_problem(world, recorder, options, limits);
     });
