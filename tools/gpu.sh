@@ -2,13 +2,15 @@
 # On a machine with a GPU: configures, builds what runs on GPUs, runs those tests (ctest -L gpu) and two real ranks with
 # LibTorch over NCCL, and packs all logs and results into one archive below build/gpu-results. Made to end within ten
 # minutes on a machine with an H100 or H200 and 16 cores that has CUDA 13, and a CUDA build of PyTorch 2.11 or newer in
-# the Python that runs as python3 (or $PYTHON). Where something is missing it says what, and ends with 77; --check says
+# the Python that runs as python3 (or $PYTHON). Debian's packages come from the machine, or from the archive of
+# tools/gpu_packages.sh, if it lies in build. Where something is missing it says what, and ends with 77; --check says
 # only that. Ends with 1 if a step failed; what it left is packed all the same.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON-python3}
 build=build/gpu
+archive=build/gpu-packages.tar.xz
 program=$build/app/shardproof
 export_dir=tests/data/goldens/flux/tiny
 
@@ -23,9 +25,14 @@ esac
 # Prints one line for each thing that is missing.
 missing_things() {
   nvidia-smi -L >/dev/null 2>&1 || echo "a GPU with its driver: nvidia-smi -L fails"
-  # What GPUs do not need: processes of mpirun, a Python environment of our own, a compiler cache.
-  tools/setup.sh --missing | grep -vE '^(libopenmpi-dev|openmpi-bin|python3-venv|ccache)$' |
-    sed 's/.*/the Debian package &: tools\/setup.sh installs it/' || true
+  if [ -e "$archive" ]; then
+    local tool
+    for tool in g++ cmake ninja; do command -v "$tool" >/dev/null || echo "$tool"; done
+  else
+    # What GPUs do not need: processes of mpirun, a Python environment of our own, a compiler cache.
+    tools/setup.sh --missing | grep -vE '^(libopenmpi-dev|openmpi-bin|python3-venv|ccache)$' |
+      sed 's/.*/the Debian package &: tools\/setup.sh installs it, or tools\/gpu_packages.sh elsewhere packs it/' || true
+  fi
   if ! command -v "$python" >/dev/null; then
     echo "Python: there is no $python"
   elif ! "$python" -c 'import sys, torch; sys.exit(not torch.version.cuda)' >/dev/null 2>&1; then
@@ -69,17 +76,23 @@ machine() {
 export -f machine
 export python
 
-# NCCL is the one that PyTorch brought, with its CUDA runtime or the toolkit's, whichever has all its headers; where
-# there is none, that of tools/setup_nccl.sh.
+# NCCL, the CUDA runtime and CUPTI are those that PyTorch brought; only the headers of crt/ are not among them, and come
+# from the toolkit or from Triton. Where anything is missing, tools/setup_nccl.sh fetches all.
 nccl_root=$PWD/$build-nccl
-brought=$(dirname "$torch")/nvidia
+site=$(dirname "$torch")
+brought=$site/nvidia
+crt=
+for folder in "$brought/cu13/include" "${CUDA_HOME-/usr/local/cuda}/include" /usr/local/cuda/include \
+  "$site/triton/backends/nvidia/include"; do
+  if [ -z "$crt" ] && [ -e "$folder/crt/host_defines.h" ]; then crt=$folder/crt; fi
+done
 rm -rf "$nccl_root"
-if [ -e "$brought/nccl/include/nccl.h" ] && [ -e "$brought/cu13/include/crt/host_defines.h" ]; then
-  mkdir -p "$nccl_root/nvidia"
-  ln -s "$brought/nccl" "$brought/cu13" "$nccl_root/nvidia/"
-elif [ -e "$brought/nccl/include/nccl.h" ] && [ -e /usr/local/cuda/include/crt/host_defines.h ]; then
-  mkdir -p "$nccl_root/nvidia"
+if [ -e "$brought/nccl/include/nccl.h" ] && [ -e "$brought/cu13/include/cuda_runtime_api.h" ] && [ -n "$crt" ]; then
+  mkdir -p "$nccl_root/nvidia/cu13/include"
   ln -s "$brought/nccl" "$nccl_root/nvidia/"
+  ln -s "$brought/cu13/lib" "$nccl_root/nvidia/cu13/"
+  ln -s "$brought"/cu13/include/* "$nccl_root/nvidia/cu13/include/"
+  ln -sfn "$crt" "$nccl_root/nvidia/cu13/include/crt"
 fi
 
 pack() {
@@ -89,10 +102,22 @@ pack() {
 }
 trap pack EXIT
 
+options=()
+if [ -e "$archive" ]; then
+  unpacked=$PWD/build/gpu-packages
+  rm -rf "$unpacked"
+  mkdir -p "$unpacked"
+  tar -C "$unpacked" -xJf "$archive"
+  options=(-DCMAKE_PREFIX_PATH="$unpacked/usr" -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu)
+  # For what these libraries need themselves.
+  export LD_LIBRARY_PATH=$unpacked/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+
 step 30 machine bash -c machine || true
 [ -e "$nccl_root" ] || step 100 setup_nccl tools/setup_nccl.sh || true
 step 60 configure cmake --fresh --preset release -B "$build" -DSHARDPROOF_BUILD_BENCHMARKS=OFF \
-  -DSHARDPROOF_TORCH_ROOT="$torch" -DNCCL_ROOT="$nccl_root" || exit 1
+  -DSHARDPROOF_WARNINGS_AS_ERRORS=OFF -DSHARDPROOF_TORCH_ROOT="$torch" -DNCCL_ROOT="$nccl_root" \
+  ${options[@]+"${options[@]}"} || exit 1
 step 270 build cmake --build "$build" --target gpu_tests -j "$(nproc)" || exit 1
 step 150 tests ctest --test-dir "$build" -L gpu --output-on-failure --output-junit "$PWD/$results/tests.xml" || true
 # Here nothing should be skipped.
