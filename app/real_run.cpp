@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -106,13 +107,19 @@ class RealRun {
     return result;
   }
 
-  // Collective: what was recorded, with the times of all ranks in the clock of rank 0, where alone it has ranks.
-  RunTrace trace() {
+  // Collective: what the ranks recorded, with all times in the clock of rank 0, where alone there is any; packed.
+  std::vector<std::vector<std::int64_t>> recorded() {
     RankTrace own = trace_of(*recorder_, world_.rank());
     add_device_work(own, device_work_, true);
     correct_clock(own, measure_clock_offset(world_, request_.subject.host(), steady_nanoseconds));
+    return gathered_on_rank_0(world_, request_.subject.host(), packed(own));
+  }
+  RunTrace trace_of_all(std::vector<std::vector<std::int64_t>> recorded) const {
     RunTrace all = empty_trace(options_, request_, request_.cases.front());
-    all.ranks = gathered_on_rank_0(world_, request_.subject.host(), own);
+    for (std::vector<std::int64_t>& numbers : recorded) {
+      all.ranks.push_back(unpacked(numbers));
+      numbers = {};
+    }
     return all;
   }
   bool has_recorded() const { return recorder_ && recorder_->event_count() > 0; }
@@ -367,10 +374,11 @@ void while_others_wait(const Options& options, const Abort& abort, Communicator&
 // ranks whose peer has failed.
 void keep_trace(const Options& options, const Abort& abort, RealRun& run, Communicator& world, OutputTarget* target,
                 CommandOutcome& outcome) {
-  const RunTrace trace = run.trace();
+  std::vector<std::vector<std::int64_t>> recorded = run.recorded();
   std::string problem;
-  while_others_wait(options, abort, world,
-                    [&] { problem = written_on_rank_0(trace, options, target, outcome.report); });
+  while_others_wait(options, abort, world, [&] {
+    problem = written_on_rank_0(run.trace_of_all(std::move(recorded)), options, target, outcome.report);
+  });
   const std::string of_rank_0 = gathered_texts(world, problem).front();
   if (of_rank_0.empty()) return;
   if (world.rank() == 0) {

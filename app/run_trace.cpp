@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -145,27 +146,34 @@ RunTrace empty_trace(const Options& options, const RunRequest& request, const st
   return trace;
 }
 
-std::vector<RankTrace> gathered_on_rank_0(Communicator& world, Device& host, const RankTrace& own) {
-  const std::vector<std::int64_t> numbers = packed(own);
-  const auto count = static_cast<std::int64_t>(numbers.size());
+std::vector<std::vector<std::int64_t>> gathered_on_rank_0(Communicator& world, Device& host,
+                                                          std::vector<std::int64_t> own, std::int64_t most_at_once) {
+  const auto count = static_cast<std::int64_t>(own.size());
   const std::vector<std::int64_t> counts =
       collectives::all_gather_numbers(world, std::span(&count, 1), "run: sizes of the traces");
   const bool receives = world.rank() == 0;
-  std::vector<std::int64_t> sent(counts.size(), 0);
-  sent.front() = count;
-  const std::vector<std::int64_t> received = receives ? counts : std::vector<std::int64_t>(counts.size(), 0);
-  const Tensor rows = host.upload(std::as_bytes(std::span(numbers)), Shape{count}, kInt64);
-  const Tensor all = collectives::all_to_all(world, rows, sent, received, "run: traces").wait();
-  if (!receives) return {};
-  std::vector<std::int64_t> downloaded(static_cast<std::size_t>(all.numel()));
-  host.download(std::as_writable_bytes(std::span(downloaded)), all);
-  std::vector<RankTrace> traces;
-  std::span<const std::int64_t> rest(downloaded);
-  for (const std::int64_t size : counts) {
-    traces.push_back(unpacked(rest.first(static_cast<std::size_t>(size))));
-    rest = rest.subspan(static_cast<std::size_t>(size));
+  std::vector<std::vector<std::int64_t>> gathered(receives ? counts.size() : 0);
+  const std::int64_t longest = *std::ranges::max_element(counts);
+  for (std::int64_t done = 0; done < longest; done += most_at_once) {
+    std::vector<std::int64_t> sent(counts.size(), 0), received(counts.size(), 0);
+    for (std::size_t rank = 1; receives && rank < counts.size(); ++rank) {
+      received[rank] = std::clamp<std::int64_t>(counts[rank] - done, 0, most_at_once);
+    }
+    if (!receives) sent.front() = std::clamp<std::int64_t>(count - done, 0, most_at_once);
+    const auto piece =
+        std::span(own).subspan(static_cast<std::size_t>(std::min(done, count)), static_cast<std::size_t>(sent.front()));
+    const Tensor rows = host.upload(std::as_bytes(piece), Shape{sent.front()}, kInt64);
+    const Tensor all = collectives::all_to_all(world, rows, sent, received, "run: traces").wait();
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(all.numel()));
+    host.download(std::as_writable_bytes(std::span(numbers)), all);
+    auto at = numbers.begin();
+    for (std::size_t rank = 1; rank < gathered.size(); ++rank) {
+      gathered[rank].insert(gathered[rank].end(), at, at + received[rank]);
+      at += received[rank];
+    }
   }
-  return traces;
+  if (receives) gathered.front() = std::move(own);
+  return gathered;
 }
 
 std::vector<std::string> gathered_texts(Communicator& world, const std::string& own) {

@@ -45,9 +45,12 @@ std::string_view backend_name(Backend backend);
 // A trace without ranks, which says of what it is one.
 RunTrace empty_trace(const Options& options, const RunRequest& request, const std::string& case_name);
 
-// Collective: the traces of all ranks in rank order on rank 0, nothing on the others. `host` makes tensors that the
-// communicator moves.
-std::vector<RankTrace> gathered_on_rank_0(Communicator& world, Device& host, const RankTrace& own);
+// Collective: the numbers of all ranks in rank order on rank 0, nothing on the others. They move in pieces, each with
+// the deadline of a collective of its own, however many they are. `host` makes tensors that the communicator moves.
+inline constexpr std::int64_t kGatheredPiece = std::int64_t{1} << 20U;
+std::vector<std::vector<std::int64_t>> gathered_on_rank_0(Communicator& world, Device& host,
+                                                          std::vector<std::int64_t> own,
+                                                          std::int64_t most_at_once = kGatheredPiece);
 // Collective: each rank's text, whole, in rank order.
 std::vector<std::string> gathered_texts(Communicator& world, const std::string& own);
 

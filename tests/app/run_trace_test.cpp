@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/collectives.h"
+#include "core/host_memory.h"
 #include "reports/trace_diff.h"
 #include "sim/simulation.h"
 #include "tests/app/program.h"
@@ -187,11 +188,26 @@ TEST(RecordingProblem, IsFoundFromOneStep) {
   EXPECT_THAT(problem(options, {.numbers = kWithWork - 1}), StartsWith("--steps: one step alone would take about "));
 }
 
+// In pieces that need not be of one length, and of ranks that have nothing.
+TEST(GatheredOnRankZero, HasTheNumbersOfAllRanksInTheirOrder) {
+  const std::vector<std::vector<std::int64_t>> all{{1, 2, 3, 4, 5, 6, 7}, {}, {8, 9, 10}, {11, 12, 13, 14}};
+  for (const std::int64_t most : {1, 3, 4, 100}) {
+    std::vector<std::vector<std::vector<std::int64_t>>> gathered(all.size());
+    run_ranks({.world_size = 4}, [&](Communicator& world) {
+      HostDevice host;
+      const auto rank = static_cast<std::size_t>(world.rank());
+      gathered[rank] = gathered_on_rank_0(world, host, all[rank], most);
+    });
+    EXPECT_EQ(gathered[0], all) << most;
+    for (std::size_t rank = 1; rank < all.size(); ++rank) EXPECT_THAT(gathered[rank], IsEmpty());
+  }
+}
+
 // The steps that fit are as many as are promised, and not many more would.
 TEST(RecordingProblem, KnowsTheSizeOfTheFile) {
   const TemporaryFolder folder;
   const std::string file = folder / "trace.json";
-  constexpr int kSteps = 12;
+  constexpr int kSteps = 5;
   ASSERT_EQ(
       run_program(simulated({"--case", "base", "--check", "off", "--steps", std::to_string(kSteps), "--trace", file}))
           .status,
