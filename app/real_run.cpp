@@ -14,6 +14,7 @@
 
 #include "app/agreement.h"
 #include "app/output.h"
+#include "app/rank_zero_work.h"
 #include "app/request.h"
 #include "app/run_check.h"
 #include "app/run_trace.h"
@@ -29,7 +30,6 @@
 #include "real/nccl_store.h"
 #include "real/nvtx_ranges.h"
 #include "real/peer_failure.h"
-#include "real/work_beside.h"
 #include "reports/device_time.h"
 #include "reports/profile.h"
 
@@ -38,18 +38,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Ends this process, and those of all ranks that wait for it, which are told why.
-using Abort = std::function<void(int status, const std::string& why)>;
-
-[[noreturn]] void end_all(const Abort& abort, int status, const std::string& why) {
-  abort(status, why);
-  std::_Exit(status);
-}
-
-// Every rank says it: which of them others will hear, nobody knows.
-void say_on_rank(int rank, int size, std::string_view what) {
-  write_standard_error(fmt::format("shardproof: rank {} of {}: {}\n", rank, size, printable_lines(what)));
-}
+std::chrono::milliseconds patience_of(const Options& options) { return std::chrono::seconds(options.timeout_seconds); }
 
 class RealRun {
  public:
@@ -138,12 +127,18 @@ class RealRun {
   template <class Work>
   void on_rank_0(const Work& work) {
     std::exception_ptr problem;
-    if (is_first()) {
+    const auto attempt = [&] {
       try {
         work();
       } catch (...) {
         problem = std::current_exception();
       }
+    };
+    // What LibTorch is told of threads, it knows of the thread that told it.
+    if (options_.device != DeviceChoice::given) {
+      while_others_wait(world_, patience_of(options_), abort_, attempt);
+    } else if (is_first()) {
+      attempt();
     }
     const bool is_well = agreed_on_rank_0(!problem);
     if (problem) std::rethrow_exception(problem);
@@ -345,38 +340,13 @@ std::string written_on_rank_0(const RunTrace& trace, const Options& options, Out
   return {};
 }
 
-// Collective: rank 0 does the work, which may take longer than ranks wait for each other: they wait for its next word.
-void while_others_wait(const Options& options, const Abort& abort, Communicator& world,
-                       const std::function<void()>& work) {
-  // What rank 0 says. An end that it throws would wait for the work, which may never end.
-  const auto says_done = [&](bool is_done) {
-    const std::int64_t number = is_done ? 1 : 0;
-    try {
-      return collectives::all_gather_numbers(world, std::span(&number, 1), "run: whether rank 0 has written").front() ==
-             1;
-    } catch (const PeerFailure& error) {
-      say_on_rank(world.rank(), world.size(), error.what());
-      end_all(abort, kPeerFailed, error.what());
-    }
-  };
-  if (world.rank() != 0) {
-    while (!says_done(false)) {
-    }
-    return;
-  }
-  constexpr std::chrono::milliseconds kLongest{1000};
-  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
-  work_beside(work, std::min(patience / 4, kLongest), [&] { (void)says_done(false); });
-  (void)says_done(true);
-}
-
 // Collective: writes what was recorded. Rank 0 notes what is wrong with its file; the others learn of it, and end as
 // ranks whose peer has failed.
 void keep_trace(const Options& options, const Abort& abort, RealRun& run, Communicator& world, OutputTarget* target,
                 CommandOutcome& outcome) {
   std::vector<std::vector<std::int64_t>> recorded = run.recorded();
   std::string problem;
-  while_others_wait(options, abort, world, [&] {
+  while_others_wait(world, patience_of(options), abort, [&] {
     problem = written_on_rank_0(run.trace_of_all(std::move(recorded)), options, target, outcome.report);
   });
   const std::string of_rank_0 = gathered_texts(world, problem).front();
@@ -499,7 +469,7 @@ CommandOutcome run_on_real_ranks(const Options& all_options, Progress& progress)
   const std::unique_ptr<OutputTarget> target = trace_target(all_options);
   Options options = all_options;
   options.torch.index = launch.local_rank;
-  const std::chrono::milliseconds patience = std::chrono::seconds(options.timeout_seconds);
+  const std::chrono::milliseconds patience = patience_of(options);
   CommandOutcome outcome{.report = {}, .messages = {}};
   {
     const bool is_nccl = options.backend == Backend::nccl;
