@@ -31,7 +31,7 @@ missing_things() {
   else
     # What GPUs do not need: processes of mpirun, a Python environment of our own, a compiler cache.
     tools/setup.sh --missing | grep -vE '^(libopenmpi-dev|openmpi-bin|python3-venv|ccache)$' |
-      sed 's/.*/the Debian package &: tools\/setup.sh installs it, or tools\/gpu_packages.sh elsewhere packs it/' || true
+      sed 's|.*|the Debian package &: tools/setup.sh installs it, or tools/gpu_packages.sh elsewhere packs it|' || true
   fi
   if ! command -v "$python" >/dev/null; then
     echo "Python: there is no $python"

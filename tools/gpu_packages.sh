@@ -33,4 +33,5 @@ files | sort -u | while read -r file; do
 done >"$folder/list"
 tar -C / --owner=0 --group=0 -cJf "$folder/packages.tar.xz" -T "$folder/list"
 mv "$folder/packages.tar.xz" "$target"
-echo "gpu_packages: $(wc -l <"$folder/list") files of ${#packages[@]} packages are in $target, $(du -h "$target" | cut -f 1)."
+size=$(du -h "$target" | cut -f 1)
+echo "gpu_packages: $(wc -l <"$folder/list") files of ${#packages[@]} packages are in $target, $size."
