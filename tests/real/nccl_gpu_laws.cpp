@@ -78,7 +78,7 @@ void keep_laws(const NcclSession& session) {
 
 int run() {
   const Launch launch = launch_from_environment();
-  Meeting meeting(launch, 0, 30s);
+  Meeting meeting(launch, 0, 30s, MeetingFor::others);
   SHARDPROOF_CHECK(meeting.store() != nullptr, usage_error, "start this program with shardproof launch");
   int devices = 0;
   const bool has_gpu = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
