@@ -1,7 +1,6 @@
 // DeviceActivity by the activity records of CUPTI. What is launched between a push and a pop of an external correlation
 // id gets a record that joins the id with the number of the call to CUDA, which kernels and copies carry too.
 #include <cxxabi.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -17,29 +16,13 @@
 #include <cupti_activity.h>
 #include <cupti_version.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "real/device_activity.h"
+#include "real/loaded_library.h"
 
 namespace shardproof {
 namespace {
-
-// The functions of CUPTI that are used, by name, since the library is loaded.
-struct CuptiFunctions {
-  decltype(&cuptiGetVersion) get_version = nullptr;
-  decltype(&cuptiGetResultString) result_string = nullptr;
-  decltype(&cuptiActivityRegisterTimestampCallback) register_timestamp = nullptr;
-  decltype(&cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
-  decltype(&cuptiActivityEnable) enable = nullptr;
-  decltype(&cuptiActivityDisable) disable = nullptr;
-  decltype(&cuptiActivityFlushAll) flush = nullptr;
-  decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
-  decltype(&cuptiActivityGetNumDroppedRecords) dropped_records = nullptr;
-  decltype(&cuptiActivityPushExternalCorrelationId) push_id = nullptr;
-  decltype(&cuptiActivityPopExternalCorrelationId) pop_id = nullptr;
-};
 
 constexpr int kMajorVersion = CUPTI_API_VERSION / 10000;
 
@@ -55,66 +38,44 @@ constexpr std::array kKinds{
 };
 constexpr CUpti_ExternalCorrelationKind kIdKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 
-// The named library alone, or the first of the places that has one.
-std::vector<std::string> library_places() {
-  if (const char* const told = std::getenv("SHARDPROOF_CUPTI_LIBRARY")) return {told};
+LoadedLibrary load_cupti() {
   const std::string name = fmt::format("libcupti.so.{}", kMajorVersion);
-  std::vector<std::string> places{name};
-  if (const std::string_view built_with = SHARDPROOF_CUPTI_FILE; !built_with.empty()) places.emplace_back(built_with);
-  places.push_back("/usr/local/cuda/extras/CUPTI/lib64/" + name);
-  return places;
-}
-
-void* loaded_library(std::string& place) {
-  std::vector<std::string> problems;
-  for (std::string& candidate : library_places()) {
-    // Never unloaded: its threads, and those of what it watches, go on in its code.
-    void* const library = ::dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library != nullptr) {
-      place = std::move(candidate);
-      return library;
-    }
-    problems.push_back(printable(::dlerror(), 1000));
+  std::vector<std::string> places{name, "/usr/local/cuda/extras/CUPTI/lib64/" + name};
+  if (const std::string built_with = SHARDPROOF_CUPTI_FILE; !built_with.empty()) {
+    places.insert(places.begin(), built_with);
   }
-  fail(
-      ErrorKind::unsupported_error,
-      "CUPTI cannot be loaded ({}); install it with the CUDA toolkit, or say where it is with SHARDPROOF_CUPTI_LIBRARY",
-      fmt::join(problems, "; "));
-}
-
-template <class Function>
-void find(void* library, const std::string& place, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  SHARDPROOF_CHECK(function != nullptr, unsupported_error, "'{}' has no function {}; expected CUPTI {}",
-                   printable(place, 1000), name, kMajorVersion);
-}
-
-CuptiFunctions load() {
-  std::string place;
-  void* const library = loaded_library(place);
-  CuptiFunctions cupti;
-  find(library, place, "cuptiGetVersion", cupti.get_version);
-  find(library, place, "cuptiGetResultString", cupti.result_string);
-  find(library, place, "cuptiActivityRegisterTimestampCallback", cupti.register_timestamp);
-  find(library, place, "cuptiActivityRegisterCallbacks", cupti.register_callbacks);
-  find(library, place, "cuptiActivityEnable", cupti.enable);
-  find(library, place, "cuptiActivityDisable", cupti.disable);
-  find(library, place, "cuptiActivityFlushAll", cupti.flush);
-  find(library, place, "cuptiActivityGetNextRecord", cupti.next_record);
-  find(library, place, "cuptiActivityGetNumDroppedRecords", cupti.dropped_records);
-  find(library, place, "cuptiActivityPushExternalCorrelationId", cupti.push_id);
-  find(library, place, "cuptiActivityPopExternalCorrelationId", cupti.pop_id);
+  LoadedLibrary library({.library = "CUPTI",
+                         .expected = fmt::format("CUPTI {}, with which this was built", kMajorVersion),
+                         .advice = "install it with the CUDA toolkit",
+                         .variable = "SHARDPROOF_CUPTI_LIBRARY",
+                         .places = std::move(places)});
+  const decltype(&cuptiGetVersion) get_version = library.function("cuptiGetVersion");
   std::uint32_t version = 0;
-  const CUptiResult result = cupti.get_version(&version);
+  const CUptiResult result = get_version(&version);
   // Within a major version records only grow at their end.
-  SHARDPROOF_CHECK(result == CUPTI_SUCCESS && version / 10000 == kMajorVersion, unsupported_error,
-                   "'{}' is CUPTI {}; expected {}, with which this program was built", printable(place, 1000), version,
-                   CUPTI_API_VERSION);
-  return cupti;
+  if (result != CUPTI_SUCCESS || version / 10000 != kMajorVersion) library.reject(fmt::format("is CUPTI {}", version));
+  return library;
 }
+
+// The functions of CUPTI that are used.
+struct CuptiFunctions {
+  LoadedLibrary library = load_cupti();
+  decltype(&cuptiGetResultString) result_string = library.function("cuptiGetResultString");
+  decltype(&cuptiActivityRegisterTimestampCallback) register_timestamp =
+      library.function("cuptiActivityRegisterTimestampCallback");
+  decltype(&cuptiActivityRegisterCallbacks) register_callbacks = library.function("cuptiActivityRegisterCallbacks");
+  decltype(&cuptiActivityEnable) enable = library.function("cuptiActivityEnable");
+  decltype(&cuptiActivityDisable) disable = library.function("cuptiActivityDisable");
+  decltype(&cuptiActivityFlushAll) flush = library.function("cuptiActivityFlushAll");
+  decltype(&cuptiActivityGetNextRecord) next_record = library.function("cuptiActivityGetNextRecord");
+  decltype(&cuptiActivityGetNumDroppedRecords) dropped_records = library.function("cuptiActivityGetNumDroppedRecords");
+  decltype(&cuptiActivityPushExternalCorrelationId) push_id =
+      library.function("cuptiActivityPushExternalCorrelationId");
+  decltype(&cuptiActivityPopExternalCorrelationId) pop_id = library.function("cuptiActivityPopExternalCorrelationId");
+};
 
 const CuptiFunctions& cupti() {
-  static const CuptiFunctions functions = load();
+  static const CuptiFunctions functions;
   return functions;
 }
 

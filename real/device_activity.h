@@ -3,7 +3,7 @@
 //
 // CUPTI is one for the process and so is this: there may be one DeviceActivity at a time, and none while another tool
 // (Nsight Systems, the profiler of PyTorch) watches the same process. The library is loaded when it is asked for, from
-// the path in SHARDPROOF_CUPTI_LIBRARY, or from where the program loader, the build or the CUDA toolkit has it.
+// the path in SHARDPROOF_CUPTI_LIBRARY, or from where the build, the program loader or the CUDA toolkit has it.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,6 @@
 // Loads the module with LibTorch the first time that a device is asked for: most runs of the program ask for none, and
 // should not wait for it.
-#include <dlfcn.h>
-#include <elf.h>
-
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,55 +9,41 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "real/library_file.h"
+#include "real/loaded_library.h"
 #include "real/torch_device.h"
 #include "real/torch_module.h"
 
 namespace shardproof {
 namespace {
 
+constexpr const char* kVariable = "SHARDPROOF_TORCH_LIBRARY";
+
 std::string module_path() {
-  const LibraryFile file = find_library_file("libshardproof_torch.so", "SHARDPROOF_TORCH_LIBRARY");
+  const LibraryFile file = find_library_file("libshardproof_torch.so", kVariable);
   if (file.path) return *file.path;
   std::vector<std::string> names;
   for (const std::string& place : file.places) names.push_back(fmt::format("'{}'", printable(place, 1000)));
   fail(
       ErrorKind::file_error,
       "the module with LibTorch is missing: there is no {}; build the target shardproof_torch, or say where it is with "
-      "SHARDPROOF_TORCH_LIBRARY",
-      fmt::join(names, " and no "));
-}
-
-// A file that ends before its table of sections, which stands last, would kill the program when it is loaded.
-void check_whole(const std::string& path, const std::string& shown) {
-  std::error_code problem;
-  SHARDPROOF_CHECK(std::filesystem::is_regular_file(path, problem), file_error,
-                   "'{}' is no regular file; expected the module with LibTorch", shown);
-  const MappedFile map(path);
-  Elf64_Ehdr header{};
-  if (map.bytes().size() < sizeof(header)) return;  // the loader says that it is no library
-  std::memcpy(&header, map.bytes().data(), sizeof(header));
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return;
-  const std::uint64_t end = header.e_shoff + std::uint64_t{header.e_shentsize} * header.e_shnum;
-  SHARDPROOF_CHECK(header.e_shoff <= map.bytes().size() && end <= map.bytes().size(), file_error,
-                   "'{}' is cut short: it has {} bytes, expected {}", shown, map.bytes().size(), end);
+      "{}",
+      fmt::join(names, " and no "), kVariable);
 }
 
 TorchModule load() {
-  const std::string path = module_path();
-  const std::string shown = printable(path, 1000);
-  check_whole(path, shown);
-  // Its symbols stay its own. It is never unloaded: tensors, exceptions and threads of torch refer to its code.
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  SHARDPROOF_CHECK(library != nullptr, file_error, "'{}' cannot be loaded: {}", shown, printable(::dlerror(), 1000));
-  const auto function = reinterpret_cast<TorchModuleFunction>(::dlsym(library, kTorchModuleFunction));
-  SHARDPROOF_CHECK(function != nullptr, file_error, "'{}' has no function {}; expected the module of this build", shown,
-                   kTorchModuleFunction);
+  const LoadedLibrary library({.library = "the module with LibTorch",
+                               .expected = "the module of this build",
+                               .advice = "build the target shardproof_torch",
+                               .variable = kVariable,
+                               .places = {module_path()},
+                               .error = ErrorKind::file_error});
+  const TorchModuleFunction function = library.function(kTorchModuleFunction);
   const TorchModule* const module = function();
   const std::string_view version = module->interface_version;
   SHARDPROOF_CHECK(version == SHARDPROOF_TORCH_INTERFACE, file_error,
-                   "'{}' is of another build: its interface is '{}', expected '{}'; build the target shardproof_torch "
+                   "{} is of another build: its interface is '{}', expected '{}'; build the target shardproof_torch "
                    "together with the program",
-                   shown, printable(version), SHARDPROOF_TORCH_INTERFACE);
+                   library.place(), printable(version), SHARDPROOF_TORCH_INTERFACE);
   return *module;
 }
 

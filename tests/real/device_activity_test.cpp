@@ -166,7 +166,7 @@ TEST_F(DeviceActivityTest, IsRefusedWithTheReason) {
   {
     const Environment environment(fake("other-version"));
     EXPECT_THAT(failure_of([] { (void)watch_device_activity(); }),
-                AllOf(HasSubstr("is CUPTI 120000; expected 13"), HasSubstr("fake_cupti")));
+                AllOf(HasSubstr("is CUPTI 120000; expected CUPTI 13, with which"), HasSubstr("fake_cupti")));
   }
   {
     const Environment environment(named("/nowhere/libcupti.so"));

@@ -43,13 +43,14 @@ TEST(TorchModule, IsNamedWhereItCannotBeLoaded) {
   const TemporaryFolder folder;
   const std::string path = (folder / "text.so").string();
   std::ofstream(path) << "no library";
-  EXPECT_THAT(message_with_module(path), StartsWith("'" + path + "' cannot be loaded: "));
+  EXPECT_THAT(message_with_module(path), StartsWith("the module with LibTorch cannot be loaded (" + path + ": "));
   // A library of something else: that of this function.
   Dl_info own{};
   ASSERT_NE(::dladdr(reinterpret_cast<void*>(&::getenv), &own), 0);
-  EXPECT_EQ(
-      message_with_module(own.dli_fname),
-      fmt::format("'{}' has no function shardproof_torch_module; expected the module of this build", own.dli_fname));
+  EXPECT_EQ(message_with_module(own.dli_fname),
+            fmt::format("'{}' has no function shardproof_torch_module; expected the module of this build; "
+                        "SHARDPROOF_TORCH_LIBRARY may say where that is",
+                        own.dli_fname));
 }
 
 TEST(TorchModule, IsRefusedIfItIsCutShortOrNoFile) {
@@ -59,7 +60,9 @@ TEST(TorchModule, IsRefusedIfItIsCutShortOrNoFile) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   EXPECT_THAT(message_with_module(path), HasSubstr("' is cut short: it has "));
   EXPECT_EQ(message_with_module(folder.path().string()),
-            "'" + folder.path().string() + "' is no regular file; expected the module with LibTorch");
+            "the module with LibTorch cannot be loaded ('" + folder.path().string() +
+                "' is no regular file); build the target shardproof_torch, or say where it is with "
+                "SHARDPROOF_TORCH_LIBRARY");
 }
 
 TEST(TorchModule, IsRefusedIfItIsOfAnotherBuild) {
