@@ -1,8 +1,9 @@
-# Finds NCCL and the CUDA runtime, each a header and a library, and gives NCCL::nccl and NCCL::cudart. Looks below
+# Finds NCCL and the CUDA runtime, each a header and a library, and gives NCCL::headers for what is compiled, and
+# NCCL::nccl and NCCL::cudart, which tests alone link: the product loads the libraries when they are needed. Looks below
 # NCCL_ROOT, where tools/setup_nccl.sh puts them, in the CUDA toolkit and in the system. The wheels have no libnccl.so,
 # so the library is named in full.
 
-set(nccl_hints "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" "${CMAKE_CURRENT_SOURCE_DIR}/build/nccl" ${NCCL_HINTS})
+set(nccl_hints "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" "${CMAKE_CURRENT_SOURCE_DIR}/build/nccl")
 set(nccl_suffixes nvidia/nccl nvidia/cu13)
 list(TRANSFORM nccl_suffixes APPEND /include OUTPUT_VARIABLE nccl_include_suffixes)
 list(TRANSFORM nccl_suffixes APPEND /lib OUTPUT_VARIABLE nccl_library_suffixes)

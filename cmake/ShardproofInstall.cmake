@@ -14,13 +14,6 @@ foreach(component IN LISTS shardproof_components)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${component} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardproof
     FILES_MATCHING PATTERN "*.h" PATTERN "*_body.h" EXCLUDE)
 endforeach()
-# The program finds NCCL where the build did, which need not be where the system looks.
-if(SHARDPROOF_NCCL)
-  foreach(library "${NCCL_LIBRARY}" "${NCCL_CUDA_LIBRARY}")
-    get_filename_component(folder "${library}" DIRECTORY)
-    set_property(TARGET shardproof APPEND PROPERTY INSTALL_RPATH "${folder}")
-  endforeach()
-endif()
 install(TARGETS shardproof RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(SHARDPROOF_MPI)
   install(TARGETS shardproof_pmi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -37,7 +30,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/shardproofConfig.cmake.i
   ${PROJECT_BINARY_DIR}/shardproofConfig.cmake INSTALL_DESTINATION ${shardproof_package_folder})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shardproofConfig.cmake ${PROJECT_BINARY_DIR}/shardproofConfigVersion.cmake
-    ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/FindoneDNN.cmake
   DESTINATION ${shardproof_package_folder})
 install(FILES ${PROJECT_SOURCE_DIR}/verify/data/fingerprints.json DESTINATION ${CMAKE_INSTALL_DATADIR}/shardproof)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

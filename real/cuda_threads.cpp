@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/rendezvous.h"
+#include "real/cuda_library.h"
 #include "real/device_activity.h"
 
 namespace shardproof {
@@ -321,6 +322,7 @@ void run_cuda_ranks(const CudaThreadsOptions& options, const CudaRank& body) {
   constexpr int kMostRanks = 256;
   SHARDPROOF_CHECK(options.world_size >= 1 && options.world_size <= kMostRanks, config_error,
                    "{} ranks on one GPU; expected 1 to {}", options.world_size, kMostRanks);
+  require_cuda();
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   SHARDPROOF_CHECK(status == cudaSuccess, unsupported_error, "ranks on one GPU need a GPU: cudaGetDeviceCount: {}",

@@ -30,9 +30,10 @@ struct CudaThreadsOptions {
 using CudaRank = std::function<void(Communicator& world, void* compute_stream)>;
 
 // Runs `body` once for each rank and returns when all have ended and the device is idle. unsupported_error if this
-// build has no CUDA or the machine no GPU, config_error for options that cannot be. What a rank throws ends the run:
-// the others are cancelled (their waits throw something that is no std::exception), and an Error of the same kind is
-// thrown whose message starts with "rank 3: ". Disagreement and deadlock are thrown as Rendezvous::settle() describes.
+// build has no CUDA, or the machine no GPU or not the library of its runtime (real/cuda_library.h); config_error for
+// options that cannot be. What a rank throws ends the run: the others are cancelled (their waits throw something that
+// is no std::exception), and an Error of the same kind is thrown whose message starts with "rank 3: ". Disagreement and
+// deadlock are thrown as Rendezvous::settle() describes.
 void run_cuda_ranks(const CudaThreadsOptions& options, const CudaRank& body);
 
 // True if this build has CUDA.

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "real/nccl_context_body.h"
+#include "real/nccl_library.h"
 
 namespace shardproof {
 namespace nccl {
@@ -401,6 +402,7 @@ void NcclSession::abort(int status, const std::string& why) const {
 bool nccl_is_built() { return true; }
 
 std::string nccl_version() {
+  require_nccl();
   int version = 0;
   nccl::check_nccl(ncclGetVersion(&version), nullptr, "ncclGetVersion");
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);

@@ -48,8 +48,8 @@ class Context;
 
 class NcclSession {
  public:
-  // Connects all ranks. unsupported_error if this build has no NCCL or the machine no GPU for it; PeerFailure if ranks
-  // are missing after the timeout, naming them.
+  // Connects all ranks. unsupported_error if this build has no NCCL, or the machine no GPU for it or not the libraries
+  // (real/nccl_library.h, real/cuda_library.h); PeerFailure if ranks are missing after the timeout, naming them.
   NcclSession(const NcclOptions& options, std::shared_ptr<NcclStore> store);
   ~NcclSession();
   NcclSession(const NcclSession&) = delete;
@@ -70,7 +70,7 @@ class NcclSession {
 
 // True if this build has NCCL.
 bool nccl_is_built();
-// "2.30.7", as the library says; empty if this build has none.
+// "2.30.7", as the library says, which is loaded for that; empty if this build has none. Throws as require_nccl().
 std::string nccl_version();
 
 }  // namespace shardproof

@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "real/cuda_library.h"
 #include "real/nccl_context_body.h"
+#include "real/nccl_library.h"
 #include "real/peer_failure.h"
 
 namespace shardproof::nccl {
@@ -133,12 +135,24 @@ Context::Context(const NcclOptions& wanted, std::shared_ptr<NcclStore> store)
   SHARDPROOF_CHECK(options.timeout.count() > 0 && options.heartbeat.count() > 0, usage_error,
                    "NCCL: timeout {} ms and heartbeat {} ms must be positive", options.timeout.count(),
                    options.heartbeat.count());
+  or_tell_others([] {
+    require_nccl();
+    require_cuda();
+  });
   exchange_unique_id();
+  or_tell_others([this] { choose_device(); });
+}
+
+// Where only this rank has no library or no device, the others wait for it. If they have ended for the same reason, and
+// the store with them, this rank says its own all the same.
+void Context::or_tell_others(const std::function<void()>& step) {
   try {
-    choose_device();
+    step();
   } catch (const Error& error) {
-    // Where only this rank has no device, the others wait for it.
-    store_->set("nccl/failed", fmt::format("rank {}: {}", options.rank, error.what()));
+    try {
+      store_->set("nccl/failed", fmt::format("rank {}: {}", options.rank, error.what()));
+    } catch (const Error&) {
+    }
     throw;
   }
 }

@@ -167,6 +167,7 @@ class Context {
  private:
   // A recent one: the device tells the time since then in a number of few digits.
   std::shared_ptr<const ClockAnchor> recent_anchor();
+  void or_tell_others(const std::function<void()>& step);
   void exchange_unique_id();
   void choose_device();
   // Returns when the communicator, read under the mutex, is no longer in progress. After the deadline `too_late`

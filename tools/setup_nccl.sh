@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches what the NCCL communicator is compiled and linked with, NCCL and the CUDA runtime, the headers of NVTX, and
+# Fetches what the NCCL communicator is compiled with and loads, NCCL and the CUDA runtime, the headers of NVTX, and
 # CUPTI, as Python packages into build/nccl, where CMake finds them; 290 MB, nothing is installed elsewhere. Where they
 # cannot be had (no Python, no network) it says why and ends with 77: the build then has a stub in their place, and its
 # tests are skipped.

@@ -28,7 +28,25 @@ step(${CMAKE_COMMAND} -S "${SOURCE_FOLDER}" -B "${WORK_FOLDER}/build" -G Ninja -
 step(${CMAKE_COMMAND} --build "${WORK_FOLDER}/build")
 step("${WORK_FOLDER}/build/consumer_test")
 message(STATUS "${step_output}")
-step("${WORK_FOLDER}/installed/bin/shardproof" --version)
+
+# The installed program without the libraries of GPUs: it starts and verifies; what needs them is refused.
+set(program "${WORK_FOLDER}/installed/bin/shardproof")
+set(hidden ${CMAKE_COMMAND} -E env SHARDPROOF_NCCL_LIBRARY=/nowhere/libnccl.so.2
+  SHARDPROOF_CUDART_LIBRARY=/nowhere/libcudart.so.13)
+set(configuration flux --case even --ulysses-degree 2)
+step(${hidden} "${program}" verify ${configuration})
+step("${program}" --version)
+set(version "${step_output}")
+if(version MATCHES "features [^\n]*communicator:mpi")
+  step(${hidden} "${program}" launch -n 2 -- "${program}" run ${configuration} --backend mpi)
+endif()
+if(version MATCHES "features [^\n]*communicator:nccl")
+  execute_process(COMMAND ${hidden} "${program}" launch -n 2 -- "${program}" run ${configuration} --backend nccl
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 2 OR NOT output MATCHES "NCCL cannot be loaded \\(/nowhere/libnccl.so.2")
+    message(FATAL_ERROR "expected a refusal (2), got (${status}):\n${output}")
+  endif()
+endif()
 
 # A component that does not exist is named, with those that do.
 file(WRITE "${WORK_FOLDER}/unknown/CMakeLists.txt"

@@ -201,6 +201,12 @@ using namespace shardproof::fake_nccl;
 
 extern "C" {
 
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
+  const char* const told = std::getenv("SHARDPROOF_FAKE_CUDART_VERSION");
+  *version = told == nullptr ? CUDART_VERSION : std::atoi(told);
+  return cudaSuccess;
+}
+
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
   *count = kMostRanks;
   return cudaSuccess;

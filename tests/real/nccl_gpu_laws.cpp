@@ -1,4 +1,5 @@
-// The laws of a Communicator over the real NCCL, on GPUs: every process of `shardproof launch` runs this program.
+// The laws of a Communicator over the real NCCL, on GPUs: every process of `shardproof launch` runs this program, which
+// loads NCCL as the product does, or is linked with it.
 // Several ranks may share a GPU. Where there is none it has still exchanged NCCL's own unique id over the store of the
 // run; it says so, says what NCCL's start then needs, and ends with the status of a skipped test.
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "real/cuda_library.h"
 #include "real/launcher.h"
 #include "real/meeting.h"
 #include "real/nccl_communicator.h"
@@ -80,6 +82,7 @@ int run() {
   const Launch launch = launch_from_environment();
   Meeting meeting(launch, 0, 30s, MeetingFor::others);
   SHARDPROOF_CHECK(meeting.store() != nullptr, usage_error, "start this program with shardproof launch");
+  require_cuda();
   int devices = 0;
   const bool has_gpu = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
   const auto store = std::make_shared<SeenStore>(nccl_store_in(*meeting.store(), 10s));

@@ -45,9 +45,8 @@ SymbolTable table_from_nm(std::string_view library, std::string_view output) {
   return table;
 }
 
-SymbolTable table_of_library(std::string_view library, const std::string& path) {
-  const std::string command = fmt::format("'{}' '{}' 2>&1", SHARDPROOF_NM, path);
-  FILE* const pipe = ::popen(command.c_str(), "r");
+std::string output_of(const std::string& command) {
+  FILE* const pipe = ::popen((command + " 2>&1").c_str(), "r");
   std::string output;
   std::array<char, 65536> buffer{};
   for (std::size_t count = 1; pipe != nullptr && count > 0;) {
@@ -55,7 +54,11 @@ SymbolTable table_of_library(std::string_view library, const std::string& path) 
     output.append(buffer.data(), count);
   }
   if (pipe == nullptr || ::pclose(pipe) != 0) ADD_FAILURE() << command << " failed: " << output.substr(0, 1000);
-  return table_from_nm(library, output);
+  return output;
+}
+
+SymbolTable table_of_library(std::string_view library, const std::string& path) {
+  return table_from_nm(library, output_of(fmt::format("'{}' '{}'", SHARDPROOF_NM, path)));
 }
 
 std::vector<std::string> symbols_shared_with(const SymbolTable& common, const SymbolTable& backend,

@@ -24,6 +24,9 @@ struct SymbolTable {
 // From the output of `nm` on a library, in its own (BSD) format with mangled names.
 SymbolTable table_from_nm(std::string_view library, std::string_view output);
 
+// What a command line writes; a test failure if it ends with another status than 0.
+std::string output_of(const std::string& command);
+
 // The table of a library file; a test failure if nm cannot read it.
 SymbolTable table_of_library(std::string_view library, const std::string& path);
 

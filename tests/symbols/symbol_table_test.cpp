@@ -102,17 +102,52 @@ TEST(Program, HasNoSymbolOfTheZoo) {
   EXPECT_THAT(product.strong, testing::Not(testing::Contains(of_zoo)));
 }
 
-// The stand-in for NCCL defines what the real library does, so only its absence says that the product has the real one.
-TEST(Program, HasNoSymbolOfTheFakeNccl) {
+class ProgramWithNccl : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (fake.empty()) GTEST_SKIP() << "this build has no NCCL, tools/setup_nccl.sh fetches it";
+  }
+  // The functions of NCCL and of the CUDA runtime.
+  static Names of_libraries(const Names& names) {
+    Names found;
+    for (const std::string& name : names) {
+      if (name.starts_with("nccl") || name.starts_with("cuda")) found.insert(name);
+    }
+    return found;
+  }
   const std::string fake = SHARDPROOF_FAKE_NCCL;
-  if (fake.empty()) GTEST_SKIP() << "this build has no NCCL, tools/setup_nccl.sh fetches it";
-  const auto of_fake =
-      testing::AnyOf(testing::HasSubstr("9fake_nccl"), testing::StartsWith("nccl"), testing::StartsWith("cuda"));
+};
+
+// The product's own functions of these names call those of the library that is loaded; the stand-in for both is of
+// tests.
+TEST_F(ProgramWithNccl, HasNoSymbolOfTheFakeNccl) {
+  const auto of_fake = testing::HasSubstr("9fake_nccl");
   const SymbolTable stand_in = table_of_library("fake_nccl", fake);
   EXPECT_THAT(stand_in.strong, testing::IsSupersetOf({"ncclSend", "ncclCommAbort", "cudaMalloc"}));
-  EXPECT_THAT(stand_in.strong, testing::Contains(testing::HasSubstr("9fake_nccl")));
+  EXPECT_THAT(stand_in.strong, testing::Contains(of_fake));
   EXPECT_THAT(table_of_library("shardproof", SHARDPROOF_PROGRAM).strong, testing::Not(testing::Contains(of_fake)));
   EXPECT_THAT(table_of_library("real", SHARDPROOF_LIBRARY_real).strong, testing::Not(testing::Contains(of_fake)));
+}
+
+// No more and no fewer than it calls: all of them, and nobody else's, are in the library of real ranks.
+TEST_F(ProgramWithNccl, DefinesTheFunctionsOfTheLibrariesThatItLoads) {
+  const SymbolTable real = table_of_library("real", SHARDPROOF_LIBRARY_real);
+  EXPECT_THAT(of_libraries(real.strong), testing::IsSupersetOf({"ncclSend", "ncclCommAbort", "cudaMalloc"}));
+  EXPECT_EQ(of_libraries(real.strong), of_libraries(real.referred));
+  EXPECT_EQ(of_libraries(table_of_library("shardproof", SHARDPROOF_PROGRAM).strong), of_libraries(real.strong));
+}
+
+// Of the libraries that the loader brings before main, or of those that they need, none is NCCL, CUDA or LibTorch; and
+// the functions above are not seen by libraries that are loaded later, which have the real ones.
+TEST_F(ProgramWithNccl, StartsWithoutTheLibrariesThatItLoads) {
+  const std::string libraries = output_of(fmt::format("LD_TRACE_LOADED_OBJECTS=1 '{}'", SHARDPROOF_PROGRAM));
+  EXPECT_THAT(libraries, testing::HasSubstr("libstdc++.so"));
+  for (const char* name : {"nccl", "cuda", "cupti", "torch"})
+    EXPECT_THAT(libraries, testing::Not(testing::HasSubstr(name)));
+  const SymbolTable exported =
+      table_from_nm("shardproof", output_of(fmt::format("'{}' -D '{}'", SHARDPROOF_NM, SHARDPROOF_PROGRAM)));
+  EXPECT_THAT(exported.referred, testing::Contains(testing::StartsWith("dlopen")));
+  EXPECT_THAT(of_libraries(exported.strong), IsEmpty());
 }
 
 }  // namespace
