@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "reports/device_time.h"
-#include "reports/terminal.h"
+#include "reports/result_tables.h"
 #include "reports/trace.h"
 
 namespace shardproof {
@@ -161,36 +161,10 @@ class Summing {
   std::int64_t lost_ = 0;
 };
 
-std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
+// The longest ones.
+constexpr std::size_t kKernelsShown = 10;
 
-// The longest ones, and how many are left.
-std::string kernels_text(const Profile& profile, TextTable::Colour colour) {
-  constexpr std::size_t kShown = 10;
-  constexpr std::size_t kWidth = 60;
-  if (profile.kernels.empty()) return "";
-  using Align = TextTable::Align;
-  TextTable table({{"on the device"},
-                   {"count", Align::right},
-                   {"time us", Align::right},
-                   {"p50 us", Align::right},
-                   {"share", Align::right}});
-  const std::size_t shown = std::min(kShown, profile.kernels.size());
-  for (std::size_t i = 0; i < shown; ++i) {
-    const ProfileKernel& kernel = profile.kernels[i];
-    table.add({{printable(kernel.name, kWidth)},
-               {std::to_string(kernel.count)},
-               {fmt::format("{:.1f}", kernel.time_us)},
-               {fmt::format("{:.1f}", kernel.p50_us)},
-               {profile.is_on_device ? percent_text(kernel.share) : "-"}});
-  }
-  std::string text = "\n" + table.text(colour);
-  if (shown < profile.kernels.size()) text += fmt::format("[{} more rows]\n", profile.kernels.size() - shown);
-  if (profile.device_work_lost > 0) {
-    text += fmt::format("{} pieces of the devices' work are missing: CUPTI had no room for them\n",
-                        profile.device_work_lost);
-  }
-  return text;
-}
+std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
 }  // namespace
 
@@ -208,7 +182,7 @@ Profile profile_of(const RunTrace& trace) {
   return profile;
 }
 
-std::string profile_text(const Profile& profile, TextTable::Colour colour) {
+TextTable operation_table(const Profile& profile) {
   using Align = TextTable::Align;
   TextTable table({{"operation"},
                    {"group"},
@@ -225,7 +199,7 @@ std::string profile_text(const Profile& profile, TextTable::Colour colour) {
     table.add({{row.operation},
                {moves ? row.group : "-"},
                {std::to_string(row.calls)},
-               {bytes_text(row.bytes)},
+               {.text = bytes_text(row.bytes), .number = static_cast<double>(row.bytes)},
                {fmt::format("{:.1f}", row.p50_us)},
                {fmt::format("{:.1f}", row.p95_us)},
                {fmt::format("{:.3g}", row.algorithm_gb_s)},
@@ -233,15 +207,54 @@ std::string profile_text(const Profile& profile, TextTable::Colour colour) {
                {moves ? fmt::format("{:.1f}", row.exposed_us) : "-"},
                {percent_text(row.share)}});
   }
+  return table;
+}
+
+TextTable kernel_table(const Profile& profile) {
+  constexpr std::size_t kWidth = 60;
+  using Align = TextTable::Align;
+  TextTable table({{"on the device"},
+                   {"count", Align::right},
+                   {"time us", Align::right},
+                   {"p50 us", Align::right},
+                   {"share", Align::right}});
+  for (std::size_t i = 0; i < std::min(kKernelsShown, profile.kernels.size()); ++i) {
+    const ProfileKernel& kernel = profile.kernels[i];
+    table.add({{printable(kernel.name, kWidth)},
+               {std::to_string(kernel.count)},
+               {fmt::format("{:.1f}", kernel.time_us)},
+               {fmt::format("{:.1f}", kernel.p50_us)},
+               {profile.is_on_device ? percent_text(kernel.share) : "-"}});
+  }
+  return table;
+}
+
+ProfileWords profile_words(const Profile& profile) {
+  ProfileWords words;
+  words.steps = fmt::format("{} step{} on {} rank{}: p50 {:.3f} ms, p95 {:.3f} ms a step", profile.steps,
+                            profile.steps == 1 ? "" : "s", profile.ranks, profile.ranks == 1 ? "" : "s",
+                            profile.step_p50_us / 1000.0, profile.step_p95_us / 1000.0);
+  words.shares =
+      fmt::format("exposed communication {}, {} {} of the time of {}", percent_text(profile.exposed_share),
+                  profile.is_on_device ? "idle" : "between operations", percent_text(profile.unaccounted_share),
+                  profile.is_on_device ? "the devices, of which all columns are" : "all steps");
+  if (profile.kernels.empty()) return words;
+  if (profile.kernels.size() > kKernelsShown)
+    words.left_out.push_back(fmt::format("[{} more rows]", profile.kernels.size() - kKernelsShown));
+  if (profile.device_work_lost > 0) {
+    words.left_out.push_back(fmt::format("{} pieces of the devices' work are missing: CUPTI had no room for them",
+                                         profile.device_work_lost));
+  }
+  return words;
+}
+
+std::string profile_text(const Profile& profile, TextTable::Colour colour) {
+  const ProfileWords words = profile_words(profile);
   std::string text =
-      fmt::format("profile {} step{} on {} rank{}: p50 {:.3f} ms, p95 {:.3f} ms a step\n\n", profile.steps,
-                  profile.steps == 1 ? "" : "s", profile.ranks, profile.ranks == 1 ? "" : "s",
-                  profile.step_p50_us / 1000.0, profile.step_p95_us / 1000.0);
-  text += table.text(colour);
-  text += fmt::format("\nexposed communication {}, {} {} of the time of {}\n", percent_text(profile.exposed_share),
-                      profile.is_on_device ? "idle" : "between operations", percent_text(profile.unaccounted_share),
-                      profile.is_on_device ? "the devices, of which all columns are" : "all steps");
-  return text + kernels_text(profile, colour);
+      fmt::format("profile {}\n\n{}\n{}\n", words.steps, operation_table(profile).text(colour), words.shares);
+  if (!profile.kernels.empty()) text += "\n" + kernel_table(profile).text(colour);
+  for (const std::string& line : words.left_out) text += line + "\n";
+  return text;
 }
 
 Json profile_json(const Profile& profile) {

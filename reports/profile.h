@@ -58,7 +58,18 @@ struct Profile {
 // file_error naming the trace's file if it has no steps.
 Profile profile_of(const RunTrace& trace);
 
-// For the terminal; and for programs.
+// The parts of it for people: both tables (the longest of the kernels, none if nobody watched), and the words around
+// them.
+TextTable operation_table(const Profile& profile);
+TextTable kernel_table(const Profile& profile);
+struct ProfileWords {
+  std::string steps;
+  std::string shares;
+  std::vector<std::string> left_out;  // of the kernels
+};
+ProfileWords profile_words(const Profile& profile);
+
+// All of it for the terminal; and for programs.
 std::string profile_text(const Profile& profile, TextTable::Colour colour);
 Json profile_json(const Profile& profile);
 

@@ -59,6 +59,10 @@ void TextTable::add(std::vector<Cell> row) {
   rows_.push_back(std::move(row));
 }
 
+bool TextTable::is_filled(std::size_t column) const {
+  return std::ranges::any_of(rows_, [&](const std::vector<Cell>& row) { return !row[column].text.empty(); });
+}
+
 std::string TextTable::text(Colour colour) const {
   std::vector<std::size_t> widths(columns_.size(), 0);
   for (const std::vector<Cell>& row : rows_) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,12 +35,17 @@ class TextTable {
   struct Cell {
     std::string text;
     Tone tone = Tone::plain;
+    std::optional<double> number = std::nullopt;  // which the text stands for, where it does: rows can be sorted by it
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // One cell for each column. Control characters of a cell are escaped, with or without colour.
   void add(std::vector<Cell> row);
   bool empty() const { return rows_.empty(); }
+  const std::vector<Column>& columns() const { return columns_; }
+  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+  // Whether a row has something in this column.
+  bool is_filled(std::size_t column) const;
   // Title line and rows, every line ended and without blanks at its end.
   std::string text(Colour colour) const;
 

@@ -328,22 +328,5 @@ TEST(TerminalText, ListsCasesOfAPlanThatDidNotRunByReason) {
   EXPECT_THAT(text, EndsWith("\nEntries of the plan: 2 refused.\n"));
 }
 
-TEST(SizesText, ShortensManySizes) {
-  EXPECT_EQ(sizes_text({}), "");
-  EXPECT_EQ(sizes_text({9, 8, 7}), "9,8,7");
-  EXPECT_EQ(sizes_text({1, 2, 3, 4, 5, 6, 7, 8}), "1,2,3,4,5,6,7,8");
-  EXPECT_EQ(sizes_text({1, 2, 3, 4, 5, 6, 7, 8, 9}), "1,2,3,4,.. (9)");
-}
-
-TEST(BytesText, PicksTheUnit) {
-  EXPECT_EQ(bytes_text(0), "0 B");
-  EXPECT_EQ(bytes_text(1023), "1023 B");
-  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
-  EXPECT_EQ(bytes_text(49408), "48.2 KiB");
-  EXPECT_EQ(bytes_text((std::int64_t{1} << 20) - 1), "1.0 MiB");
-  EXPECT_EQ(bytes_text(std::int64_t{3} << 30), "3.0 GiB");
-  EXPECT_EQ(bytes_text(std::numeric_limits<std::int64_t>::max()), "8388608.0 TiB");
-}
-
 }  // namespace
 }  // namespace shardproof
