@@ -32,19 +32,29 @@ std::vector<Output> outputs_of(const Options& options) {
     outputs.push_back({option, *path});
   };
   add("--json", options.json);
+  add("--junit", options.junit);
+  add("--html", options.html);
   add("--trace", options.trace);
   add("--write-plan", options.write_plan);
   add("--write-fingerprints", options.write_fingerprints);
   return outputs;
 }
 
+// The one name of a file that need not be there yet; empty if there is none. A relative path of which nothing exists
+// would stay as it is.
+fs::path whole_path(const fs::path& path) {
+  std::error_code problem;
+  const fs::path absolute = fs::absolute(followed_links(path), problem);
+  if (problem) return {};
+  fs::path whole = fs::weakly_canonical(absolute, problem);
+  return problem ? fs::path() : whole;
+}
+
 bool are_the_same(const fs::path& a, const fs::path& b) {
   std::error_code problem;
   if (fs::equivalent(a, b, problem)) return true;
-  const fs::path whole_a = fs::weakly_canonical(followed_links(a), problem);
-  if (problem) return false;
-  const fs::path whole_b = fs::weakly_canonical(followed_links(b), problem);
-  return !problem && whole_a == whole_b;
+  const fs::path whole = whole_path(a);
+  return !whole.empty() && whole == whole_path(b);
 }
 
 // A file of the folder, or the file itself.
