@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "real/peer_failure.h"
+#include "reports/html.h"
 #include "reports/json_report.h"
+#include "reports/junit.h"
 #include "reports/terminal.h"
 
 namespace shardproof {
@@ -45,8 +48,12 @@ void say(std::string_view message) {
 }
 
 struct Targets {
-  std::unique_ptr<OutputTarget> json, plan;  // none where the option is not given
+  std::unique_ptr<OutputTarget> json, junit, html, plan;  // none where the option is not given
 };
+
+std::unique_ptr<OutputTarget> target_of(const char* option, const std::optional<std::string>& path, bool writes) {
+  return path && writes ? std::make_unique<OutputTarget>(option, *path) : nullptr;
+}
 
 // Standard output and the files are independent: one that cannot be written does not cost the others.
 int deliver(const CommandOutcome& outcome, const Targets& targets) {
@@ -64,6 +71,8 @@ int deliver(const CommandOutcome& outcome, const Targets& targets) {
   const auto colour = !is_real && standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
   attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
   if (targets.json) attempt([&] { targets.json->write(json_report(outcome.report).dump(2) + "\n"); });
+  if (targets.junit) attempt([&] { targets.junit->write(junit_report(outcome.report, outcome.messages)); });
+  if (targets.html) attempt([&] { targets.html->write(html_report(outcome.report, outcome.messages)); });
   if (targets.plan) attempt([&] { targets.plan->write(outcome.plan_file); });
   for (const std::string& message : outcome.messages) say(message);
   return status;
@@ -79,12 +88,11 @@ int run(int count, const char* const* words) {
   if (line.options->command == Command::zoo) become_zoo_program(words);
   if (line.options->command == Command::launch) return launch_processes(*line.options);
   Targets targets;
-  if (line.options->json && writes_outputs(*line.options)) {
-    targets.json = std::make_unique<OutputTarget>("--json", *line.options->json);
-  }
-  if (line.options->write_plan) {
-    targets.plan = std::make_unique<OutputTarget>("--write-plan", *line.options->write_plan);
-  }
+  const bool writes = writes_outputs(*line.options);
+  targets.json = target_of("--json", line.options->json, writes);
+  targets.junit = target_of("--junit", line.options->junit, writes);
+  targets.html = target_of("--html", line.options->html, writes);
+  targets.plan = target_of("--write-plan", line.options->write_plan, writes);
   Progress progress;
   const CommandOutcome outcome = run_command(*line.options, progress);
   progress.clear();

@@ -229,6 +229,16 @@ void add_json(Subcommand& command, Options& options) {
                 [&](const std::string&, const std::string& text) { options.json = text; });
 }
 
+void add_junit(Subcommand& command, Options& options) {
+  command.value("--junit", OptionKind::output_file, "FILE", "also write the verdicts as JUnit XML, for servers of CI",
+                [&](const std::string&, const std::string& text) { options.junit = text; });
+}
+
+void add_html(Subcommand& command, Options& options) {
+  command.value("--html", OptionKind::output_file, "FILE", "also write the result as a page for a browser, in one file",
+                [&](const std::string&, const std::string& text) { options.html = text; });
+}
+
 void add_write_plan(Subcommand& command, Options& options) {
   command.value("--write-plan", OptionKind::output_file, "FILE", "also write the plan, as a plan file",
                 [&](const std::string&, const std::string& text) { options.write_plan = text; });
@@ -459,13 +469,14 @@ void check_zoo(const Options& options) {
   SHARDPROOF_CHECK(!options.full || !options.fault, usage_error,
                    "--only {} with --full: one fault or all of them; expected only one of these options",
                    printable(options.fault.value_or("")));
-  SHARDPROOF_CHECK(!options.list || !(options.full || options.fault || options.json || options.shrink), usage_error,
-                   "--list: nothing is run; expected no --only, --full, --shrink or --json beside it");
+  const bool has_score =
+      options.full || options.fault || options.shrink || options.json || options.junit || options.html;
+  SHARDPROOF_CHECK(!options.list || !has_score, usage_error,
+                   "--list: nothing is run; expected no --only, --full, --shrink, --json, --junit or --html beside it");
   SHARDPROOF_CHECK(
-      !options.write_fingerprints || !(options.list || options.full || options.fault || options.json || options.shrink),
-      usage_error,
+      !options.write_fingerprints || !(options.list || has_score), usage_error,
       "--write-fingerprints '{}': it takes all faults and keeps no score; expected no --list, --only, --full, "
-      "--shrink or --json beside it",
+      "--shrink, --json, --junit or --html beside it",
       printable(options.write_fingerprints.value_or("")));
 }
 
@@ -492,6 +503,8 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
              "compute everything on LibTorch, or on a GPU with it (default: float64 on reference, float32 on cpu)",
              {{"torch", DeviceWish::torch}, {"cuda", DeviceWish::cuda}});
   add_json(commands.back(), options);
+  add_junit(commands.back(), options);
+  add_html(commands.back(), options);
   commands.emplace_back(program, Command::verify, "every simulated rank against the dense run");
   commands.emplace_back(program, Command::plan, "the resolved plan: module, argument, axis, sizes on every rank");
   commands.emplace_back(program, Command::run, "the same on real ranks: start it with mpirun, torchrun or launch");
@@ -506,6 +519,8 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
     if (commands[i].is_named(command_name(Command::plan))) add_write_plan(commands[i], options);
     if (commands[i].is_named(command_name(Command::verify))) add_shrink(commands[i], options);
     add_json(commands[i], options);
+    if (!commands[i].is_named(command_name(Command::plan))) add_junit(commands[i], options);
+    add_html(commands[i], options);
   }
   commands.emplace_back(program, Command::trace, "traces and flight records: what differs, and the table of a trace")
       .sources("ACTION", "diff with two traces, or flight records and a trace; summary with one trace",
@@ -518,6 +533,8 @@ std::deque<Subcommand> subcommands_of(CLI::App& program, Options& options, Devic
   commands.emplace_back(program, Command::zoo, "what verification catches: every fault of a zoo, switched on in turn");
   add_zoo(commands.back(), options);
   add_json(commands.back(), options);
+  add_junit(commands.back(), options);
+  add_html(commands.back(), options);
   return commands;
 }
 

@@ -71,6 +71,8 @@ struct Options {
   std::optional<std::string> fault = std::nullopt;
   std::optional<std::string> write_fingerprints = std::nullopt;  // of zoo, instead of a score
   std::optional<std::string> json = std::nullopt;
+  std::optional<std::string> junit = std::nullopt;  // not of plan, which compares nothing, nor of trace
+  std::optional<std::string> html = std::nullopt;
   std::optional<std::string> write_plan = std::nullopt;  // of plan
 };
 

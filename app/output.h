@@ -1,5 +1,5 @@
-// Where results go: standard output, and the file of --json. What cannot be written is an error that names the target
-// and is found, where possible, before the work starts.
+// Where results go: standard output, and the files of --json and its like. What cannot be written is an error that
+// names the target and is found, where possible, before the work starts.
 #pragma once
 
 #include <filesystem>

@@ -70,6 +70,7 @@ RunRequest::RunRequest(const Options& options, Report& report)
   configurations = requested_configurations(options, plans);
   report.model = subject.model().class_name;
   report.plan_name = options.plan;
+  report.is_named = configurations.is_named;
   report.notes = std::move(requested.notes);
   if (subject.export_directory() == nullptr) {
     report.notes.push_back(fmt::format("weights and inputs are drawn, from seed {}", options.seed));

@@ -190,6 +190,7 @@ struct Report {
   std::string model;  // class name; of several exports all distinct ones, separated by ", "
   std::vector<std::string> sources;
   std::string plan_name;                         // "default", "shipped" or a file; empty for oracle
+  bool is_named = false;                         // one configuration was asked for by name: refusing it is an error
   std::optional<double> allowed = std::nullopt;  // the largest figure that a verified result may have
   std::vector<VerificationResult> verifications;
   std::vector<OracleResult> oracles;

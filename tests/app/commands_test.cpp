@@ -320,6 +320,27 @@ TEST(Verify, GivesTheSameJsonTwiceAndWithMoreWorkers) {
   EXPECT_THAT(once, HasSubstr("ROUNDING-EQUIVALENT"));
 }
 
+TEST(Verify, SkipsInJunitWhatASweepRefuses) {
+  const TemporaryFolder folder;
+  const JsonRun result = run_with_json({"verify", golden("tiny"), "--case", "base", "--tier", "exact", "--junit",
+                                        folder / "out.xml", "--html", folder / "out.html"});
+  EXPECT_EQ(result.run.status, 0);
+  const std::int64_t verified = result.json.at("summary").at("EXACT").as_int();
+  const std::int64_t refused = result.json.at("summary").at("REFUSED").as_int();
+  EXPECT_GT(refused, 0);
+  const std::string junit = contents_of(folder / "out.xml");
+  EXPECT_THAT(junit, HasSubstr(fmt::format("tests=\"{}\" failures=\"0\" errors=\"0\" skipped=\"{}\"",
+                                           verified + refused, refused)));
+  const std::string html = contents_of(folder / "out.html");
+  EXPECT_THAT(html, HasSubstr(fmt::format(">REFUSED ({} of {})</h2>", refused, verified + refused)));
+  const std::regex times("time=\"[0-9.]+\"|<td class=\"number\" data-number=\"[0-9.e-]+\">[0-9.]+</td></tr>");
+  const ProgramRun again = run_program({"verify", golden("tiny"), "--case", "base", "--tier", "exact", "--workers", "2",
+                                        "--junit", folder / "again.xml", "--html", folder / "again.html"});
+  EXPECT_EQ(again.status, 0);
+  EXPECT_EQ(std::regex_replace(junit, times, ""), std::regex_replace(contents_of(folder / "again.xml"), times, ""));
+  EXPECT_EQ(std::regex_replace(html, times, ""), std::regex_replace(contents_of(folder / "again.html"), times, ""));
+}
+
 TEST(Verify, IsStatusTwoWhenANamedConfigurationIsRefusedInACase) {
   const JsonRun result = run_with_json({"verify", golden("tiny"), "--ring-degree", "3"});
   EXPECT_EQ(result.run.status, 2);
@@ -332,8 +353,13 @@ TEST(Verify, IsStatusTwoWhenANamedConfigurationIsRefusedInACase) {
   EXPECT_EQ(result.json.at("summary").at("REFUSED").as_int(), 4);
 
   // One case of this model has an odd number of tokens, another an even one.
-  const ProgramRun partly = run_program({"verify", "flux", "--ring-degree", "2"});
+  const TemporaryFolder folder;
+  const ProgramRun partly = run_program(
+      {"verify", "flux", "--ring-degree", "2", "--junit", folder / "out.xml", "--html", folder / "out.html"});
   EXPECT_EQ(partly.status, 2);
+  // Not skipped: it was asked for.
+  EXPECT_THAT(contents_of(folder / "out.xml"), HasSubstr("tests=\"6\" failures=\"0\" errors=\"2\" skipped=\"0\""));
+  EXPECT_THAT(contents_of(folder / "out.html"), HasSubstr(">Why the exit status is 2</h2>"));
   EXPECT_THAT(partly.output, HasSubstr("2 EXACT, 2 ROUNDING-EQUIVALENT, 2 REFUSED"));
   EXPECT_THAT(partly.error, Not(HasSubstr("nothing was verified")));
 }

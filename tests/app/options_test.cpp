@@ -212,16 +212,25 @@ TEST(CommandLine, TakesNoSourceForTheZoo) {
 TEST(CommandLineOptions, OfTheZooDoNotContradictEachOther) {
   expect_usage_error({"zoo", "--only", "LSE_MAX", "--full"},
                      "--only LSE_MAX with --full: one fault or all of them; expected only one of these options");
-  for (const char* option : {"--full", "--only=LSE_MAX", "--json=out.json"}) {
-    expect_usage_error({"zoo", "--list", option},
-                       "--list: nothing is run; expected no --only, --full, --shrink or --json beside it");
+  for (const char* option : {"--full", "--only=LSE_MAX", "--json=out.json", "--junit=out.xml", "--html=out.html"}) {
+    expect_usage_error(
+        {"zoo", "--list", option},
+        "--list: nothing is run; expected no --only, --full, --shrink, --json, --junit or --html beside it");
   }
-  for (const char* option : {"--list", "--full", "--only=LSE_MAX", "--json=out.json", "--shrink"}) {
+  for (const char* option :
+       {"--list", "--full", "--only=LSE_MAX", "--json=out.json", "--junit=out.xml", "--html=out.html", "--shrink"}) {
     expect_usage_error(
         {"zoo", "--write-fingerprints", "prints.json", option},
         "--write-fingerprints 'prints.json': it takes all faults and keeps no score; expected no --list, "
-        "--only, --full, --shrink or --json beside it");
+        "--only, --full, --shrink, --json, --junit or --html beside it");
   }
+}
+
+TEST(CommandLine, HasNoJunitWhereNothingIsCompared) {
+  expect_usage_error({"plan", "flux", "--junit", "out.xml"},
+                     "'--junit' is no option of plan; shardproof plan --help lists them");
+  expect_usage_error({"trace", "summary", "x", "--junit", "out.xml"},
+                     "'--junit' is no option of trace; shardproof trace --help lists them");
 }
 
 TEST(CommandLine, RefusesUnknownOptions) {

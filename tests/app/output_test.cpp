@@ -23,6 +23,7 @@ using test::run_program;
 using test::StandardOutput;
 using test::TemporaryFolder;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 using Words = std::vector<std::string>;
 
@@ -193,6 +194,48 @@ TEST(JsonOption, DoesNotReplaceTheFileThatStandardOutputGoesTo) {
   EXPECT_EQ(contents_of(folder / "out"), "");
   EXPECT_EQ(run(" 2> out").status, 2);
   EXPECT_THAT(contents_of(folder / "out"), HasSubstr("'out' is the file that standard error goes to"));
+}
+
+TEST(ReportOptions, WriteEachItsFormat) {
+  const TemporaryFolder folder;
+  const ProgramRun run =
+      run_program(small_run({"--json", "a.json", "--junit", "a.xml", "--html", "a.html"}), {.folder = folder.path()});
+  EXPECT_EQ(run.status, 0) << run.error;
+  EXPECT_EQ(contents_of(folder / "a.json").front(), '{');
+  const std::string junit = contents_of(folder / "a.xml");
+  EXPECT_THAT(junit, StartsWith("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof verify\" "
+                                "tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""));
+  EXPECT_TRUE(junit.ends_with("</testsuites>\n"));
+  const std::string html = contents_of(folder / "a.html");
+  EXPECT_THAT(html, StartsWith("<!DOCTYPE html>\n"));
+  EXPECT_TRUE(html.ends_with("</html>\n"));
+  const std::string last_line = run.output.substr(run.output.rfind('\n', run.output.size() - 2) + 1);
+  EXPECT_THAT(html, HasSubstr(">" + last_line.substr(0, last_line.size() - 1) + "</p>"));
+  EXPECT_EQ(folder.entry_count(), 3U);
+}
+
+TEST(ReportOptions, RefuseOneFileForTwo) {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const Words& words) {
+    const ProgramRun run = run_program(small_run(words), {.folder = folder.path()});
+    EXPECT_EQ(run.status, 2);
+    return run.error;
+  };
+  EXPECT_EQ(error_of({"--json", "out", "--junit", "./out"}),
+            "shardproof: --junit: './out' is the file of --json, too; expected another file\n");
+  EXPECT_EQ(error_of({"--html", "out", "--junit", "out"}),
+            "shardproof: --html: 'out' is the file of --junit, too; expected another file\n");
+  EXPECT_EQ(folder.entry_count(), 0U);
+}
+
+TEST(ReportOptions, DoNotCostEachOther) {
+  if (!test::has_full_device()) GTEST_SKIP() << "/dev/full is not there as a device";
+  const TemporaryFolder folder;
+  const ProgramRun run =
+      run_program(small_run({"--junit", "/dev/full", "--html", "a.html"}), {.folder = folder.path()});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, StartsWith("shardproof: --junit (expected a file that can be written): cannot write"));
+  EXPECT_THAT(contents_of(folder / "a.html"), StartsWith("<!DOCTYPE html>\n"));
 }
 
 TEST(OutputTargetClass, LeavesNothingBehindWhenNothingIsWritten) {

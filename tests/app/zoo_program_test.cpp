@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "tests/app/program.h"
 #include "tests/core/files/test_files.h"
@@ -31,7 +32,8 @@ TEST(ZooProgram, SaysWhereItWasExpected) {
 
 TEST(ZooProgram, KillsOneFaultAndWritesTheScore) {
   const TemporaryFolder folder;
-  const ProgramRun run = run_program({"zoo", "--only", "RING_SKIP_LAST", "--seed", "3", "--json", "score.json"},
+  const ProgramRun run = run_program({"zoo", "--only", "RING_SKIP_LAST", "--seed", "3", "--json", "score.json",
+                                      "--junit", "score.xml", "--html", "score.html"},
                                      {.folder = folder.path()});
   EXPECT_EQ(run.status, 0) << run.error;
   EXPECT_EQ(run.error, "");
@@ -39,6 +41,9 @@ TEST(ZooProgram, KillsOneFaultAndWritesTheScore) {
   EXPECT_THAT(run.output, HasSubstr("ring attention"));
   const Json score = read_json_file(folder.path() / "score.json");
   EXPECT_EQ(score.at("command").as_string(), "zoo");
+  EXPECT_THAT(read_text_file(folder.path() / "score.xml"),
+              HasSubstr("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""));
+  EXPECT_THAT(read_text_file(folder.path() / "score.html"), HasSubstr("Everything was found: 1 of 1 faults killed"));
   EXPECT_EQ(score.at("seed").as_int(), 3);
   const Json& result = score.at("results").at(0);
   EXPECT_EQ(result.at("fault").as_string(), "RING_SKIP_LAST");

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/file.h"
 #include "reports/trace_diff.h"
 #include "tests/real/started_ranks.h"
 #include "tests/support/trace_checks.h"
@@ -63,7 +64,8 @@ TEST(TraceOfARun, IsWrittenWhereRankZeroIs) {
   const auto from = [&](const char* folder) {
     std::string line = fmt::format("cd {} && exec", folder);
     for (const std::string& word :
-         run("mpi", {"--check", "off", "--trace", "results/trace.json", "--json", "results/out.json"})) {
+         run("mpi", {"--check", "off", "--trace", "results/trace.json", "--json", "results/out.json", "--junit",
+                     "results/out.xml", "--html", "results/out.html"})) {
       line += " '" + word + "'";
     }
     return Words{"/bin/sh", "-c", line};
@@ -77,6 +79,10 @@ TEST(TraceOfARun, IsWrittenWhereRankZeroIs) {
   }
   EXPECT_EQ(trace_in(ranks.folder() / "here/results/trace.json").ranks.size(), 2U);
   EXPECT_EQ(read_json_file(ranks.folder() / "here/results/out.json").at("profile").at("ranks").as_int(), 2);
+  // Nothing was compared, so nothing passes.
+  EXPECT_THAT(read_text_file(ranks.folder() / "here/results/out.xml"),
+              HasSubstr("tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"1\""));
+  EXPECT_THAT(read_text_file(ranks.folder() / "here/results/out.html"), HasSubstr(">Profile</h2>"));
   EXPECT_TRUE(std::filesystem::is_empty(ranks.folder() / "there"));
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -66,14 +67,20 @@ int run(int count, const char* const* words) {
                            .shrink = line.options->shrink,
                            .fingerprints = FingerprintTable::read(fingerprint_table_path())};
   static_cast<void>(chosen_faults(options));
-  std::unique_ptr<OutputTarget> json;
-  if (line.options->json) json = std::make_unique<OutputTarget>("--json", *line.options->json);
+  const auto target = [](const char* option, const std::optional<std::string>& path) {
+    return path ? std::make_unique<OutputTarget>(option, *path) : nullptr;
+  };
+  const std::unique_ptr<OutputTarget> json = target("--json", line.options->json);
+  const std::unique_ptr<OutputTarget> junit = target("--junit", line.options->junit);
+  const std::unique_ptr<OutputTarget> html = target("--html", line.options->html);
   Progress progress;
   const ZooReport report =
       run_zoo(options, [&](int done, int all, std::string_view name) { progress.step(done, all, std::string(name)); });
   progress.clear();
   write_standard_output(report_text(report));
   if (json) json->write(with_build(report_json(report)).dump(2) + "\n");
+  if (junit) junit->write(report_junit(report, build_version()));
+  if (html) html->write(report_html(report, build_version()));
   return report.is_good() ? kVerified : kDifferenceFound;
 }
 

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "reports/text_table.h"
 #include "tests/zoo/zoo.h"
 
 namespace shardproof::zoo {
@@ -52,23 +51,6 @@ std::vector<TextTable::Cell> score_row(std::string title, const std::vector<Faul
   row.push_back({share(scores, &FaultScore::is_killed, [](const FaultScore&) { return true; })});
   row.push_back({share(scores, &FaultScore::usual, [](const FaultScore&) { return true; })});
   return row;
-}
-
-// Faults killed by table and tier.
-std::string score_text(const ZooReport& report) {
-  std::vector<TextTable::Column> columns{{"killed"}};
-  for (const std::string& tier : report.tiers) columns.push_back({tier, TextTable::Align::right});
-  columns.push_back({"all tiers", TextTable::Align::right});
-  columns.push_back({"usual test", TextTable::Align::right});
-  TextTable table(std::move(columns));
-  for (const FaultTable& faults : fault_tables()) {
-    std::vector<FaultScore> scores;
-    std::ranges::copy_if(report.faults, std::back_inserter(scores),
-                         [&](const FaultScore& score) { return is_in(faults, score); });
-    if (!scores.empty()) table.add(score_row(std::string(faults.title), scores, report.tiers.size()));
-  }
-  table.add(score_row("all", report.faults, report.tiers.size()));
-  return table.text(TextTable::Colour::off);
 }
 
 int kills_of_tier(const ZooReport& report, std::size_t tier) {
@@ -162,34 +144,6 @@ std::string exact_text(const ZooReport& report) {
                      list(stand_ins));
 }
 
-// The smallest failure of each fault, and how long it takes to find one.
-std::string shrinking_text(const ZooReport& report) {
-  if (!report.options.shrink) return {};
-  TextTable table({{"fault"},
-                   {"tier"},
-                   {"shrunk from"},
-                   {"to"},
-                   {"configurations", TextTable::Align::right},
-                   {"seconds", TextTable::Align::right}});
-  std::vector<double> seconds;
-  for (const FaultScore& score : report.faults) {
-    if (!score.shrunk) continue;
-    const ShrunkFault& shrunk = *score.shrunk;
-    seconds.push_back(shrunk.seconds);
-    table.add({{std::string(score.fault->name)},
-               {shrunk.tier},
-               {shrunk.from},
-               {shrunk.smallest.empty() ? "nothing smaller" : shrunk.smallest},
-               {std::to_string(shrunk.configurations)},
-               {fmt::format("{:.1f}", shrunk.seconds)}});
-  }
-  if (seconds.empty()) return "shrunk: no fault\n";
-  std::ranges::sort(seconds);
-  return table.text(TextTable::Colour::off) +
-         fmt::format("shrunk: {} of {} faults, median {:.1f} s, at most {:.1f} s\n", seconds.size(),
-                     report.faults.size(), seconds[seconds.size() / 2], seconds.back());
-}
-
 Json to_json(const ShrunkFault& shrunk) {
   Json json = Json::object();
   json.set("tier", shrunk.tier);
@@ -248,30 +202,86 @@ Json to_json(const FaultScore& score) {
 
 }  // namespace
 
-std::string report_text(const ZooReport& report) {
+TextTable fault_table(const ZooReport& report) {
   TextTable table(columns_of(report));
   for (const FaultScore& score : report.faults) table.add(row_of(score));
-  std::string text = table.text(TextTable::Colour::off) + "\n";
-  const std::size_t all = report.faults.size();
-  text += score_text(report) + "\n";
-  text += fmt::format("healthy code passes {} of {} runs; a fault is killed if {} configurations notice it\n",
-                      report.healthy_runs - static_cast<int>(report.healthy_problems.size()), report.healthy_runs,
-                      kKillsNeeded);
-  text +=
-      "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (context) or "
-      "1e-3\n"
-      "(tensor parallelism)\n";
-  text += exact_text(report);
-  text += localisation_text(report);
-  text += identification_text(report);
-  text += shrinking_text(report);
+  return table;
+}
+
+TextTable score_table(const ZooReport& report) {
+  std::vector<TextTable::Column> columns{{"killed"}};
+  for (const std::string& tier : report.tiers) columns.push_back({tier, TextTable::Align::right});
+  columns.push_back({"all tiers", TextTable::Align::right});
+  columns.push_back({"usual test", TextTable::Align::right});
+  TextTable table(std::move(columns));
+  for (const FaultTable& faults : fault_tables()) {
+    std::vector<FaultScore> scores;
+    std::ranges::copy_if(report.faults, std::back_inserter(scores),
+                         [&](const FaultScore& score) { return is_in(faults, score); });
+    if (!scores.empty()) table.add(score_row(std::string(faults.title), scores, report.tiers.size()));
+  }
+  table.add(score_row("all", report.faults, report.tiers.size()));
+  return table;
+}
+
+TextTable shrunk_table(const ZooReport& report) {
+  TextTable table({{"fault"},
+                   {"tier"},
+                   {"shrunk from"},
+                   {"to"},
+                   {"configurations", TextTable::Align::right},
+                   {"seconds", TextTable::Align::right}});
+  for (const FaultScore& score : report.faults) {
+    if (!score.shrunk) continue;
+    const ShrunkFault& shrunk = *score.shrunk;
+    table.add({{std::string(score.fault->name)},
+               {shrunk.tier},
+               {shrunk.from},
+               {shrunk.smallest.empty() ? "nothing smaller" : shrunk.smallest},
+               {std::to_string(shrunk.configurations)},
+               {fmt::format("{:.1f}", shrunk.seconds)}});
+  }
+  return table;
+}
+
+std::string score_words(const ZooReport& report) {
+  return fmt::format("healthy code passes {} of {} runs; a fault is killed if {} configurations notice it\n",
+                     report.healthy_runs - static_cast<int>(report.healthy_problems.size()), report.healthy_runs,
+                     kKillsNeeded) +
+         "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (context) or "
+         "1e-3\n(tensor parallelism)\n" +
+         exact_text(report) + localisation_text(report) + identification_text(report);
+}
+
+std::string shrinking_words(const ZooReport& report) {
+  if (!report.options.shrink) return {};
+  std::vector<double> seconds;
+  for (const FaultScore& score : report.faults) {
+    if (score.shrunk) seconds.push_back(score.shrunk->seconds);
+  }
+  if (seconds.empty()) return "shrunk: no fault\n";
+  std::ranges::sort(seconds);
+  return fmt::format("shrunk: {} of {} faults, median {:.1f} s, at most {:.1f} s\n", seconds.size(),
+                     report.faults.size(), seconds[seconds.size() / 2], seconds.back());
+}
+
+std::string report_text(const ZooReport& report) {
+  std::string text = fault_table(report).text(TextTable::Colour::off) + "\n";
+  text += score_table(report).text(TextTable::Colour::off) + "\n" + score_words(report);
+  const TextTable shrunk = shrunk_table(report);
+  if (report.options.shrink && !shrunk.empty()) text += shrunk.text(TextTable::Colour::off);
+  text += shrinking_words(report);
   for (const FaultScore& score : report.faults) {
     if (!score.is_killed()) text += fmt::format("ALIVE: {} ({})\n", score.fault->name, score.fault->what);
   }
   for (const std::string& problem : report.healthy_problems) text += fmt::format("NOT HEALTHY: {}\n", problem);
-  if (!report.options.full && !report.options.only)
-    text += fmt::format("a sample of {} faults drawn from seed {}; --full takes all\n", all, report.options.seed);
-  return text + fmt::format("{:.1f} seconds\n", report.seconds);
+  return text + sample_words(report) + fmt::format("{:.1f} seconds\n", report.seconds);
+}
+
+std::string sample_words(const ZooReport& report) {
+  if (report.options.full || report.options.only) return {};
+  return fmt::format("a sample of {} faults drawn from seed {}; --full takes all\n", report.faults.size(),
+                     report.options.seed);
 }
 
 std::string list_text() {

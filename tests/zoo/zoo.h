@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "reports/text_table.h"
 #include "tests/zoo/fault.h"
 #include "tests/zoo/fingerprints.h"
 #include "tests/zoo/shrinking.h"
@@ -81,8 +82,19 @@ ZooReport run_zoo(const ZooOptions& options, const std::function<void(int, int, 
 
 // The score table, and what is wrong.
 std::string report_text(const ZooReport& report);
+// Its parts: every fault with what each tier made of it; how many faults each tier kills; the smallest failures; and
+// what stands below them, lines that are ended.
+TextTable fault_table(const ZooReport& report);
+TextTable score_table(const ZooReport& report);
+TextTable shrunk_table(const ZooReport& report);
+std::string score_words(const ZooReport& report);
+std::string shrinking_words(const ZooReport& report);
+std::string sample_words(const ZooReport& report);
 // Every fault with what it models; those that cannot be, and those that are none.
 std::string list_text();
 Json report_json(const ZooReport& report);
+// A test for every fault, which fails if it is alive, and one for healthy code.
+std::string report_junit(const ZooReport& report, const std::string& version);
+std::string report_html(const ZooReport& report, const std::string& version);
 
 }  // namespace shardproof::zoo

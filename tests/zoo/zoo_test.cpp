@@ -304,6 +304,17 @@ TEST(Zoo, ReportsAFaultThatLives) {
   EXPECT_THAT(text, HasSubstr("ALIVE: ALIVE (nothing)"));
   EXPECT_THAT(text, HasSubstr("NOT HEALTHY: float64, somewhere: differs: by much"));
   EXPECT_EQ(report_json(report).at("summary").at("killed").as_int(), 0);
+  const std::string junit = report_junit(report, "1.2.3");
+  EXPECT_THAT(junit, HasSubstr("tests=\"2\" failures=\"2\" errors=\"0\" skipped=\"0\""));
+  EXPECT_THAT(junit,
+              HasSubstr("<failure type=\"NOT HEALTHY\" message=\"1 of 1 runs do not pass\">float64, somewhere: "));
+  EXPECT_THAT(junit, HasSubstr("<failure type=\"ALIVE\" message=\"alive: 1 of 2 kills; no rank came to the faulty "
+                               "statement\">nothing\nfloat64: 1 kills in 3 configurations</failure>"));
+  const std::string html = report_html(report, "1.2.3");
+  EXPECT_THAT(html, HasSubstr("<p class=\"verdict bad\">Something was not found: 0 of 1 faults killed, healthy code "
+                              "passes 0 of 1 runs.</p>"));
+  EXPECT_THAT(html, HasSubstr(">ALIVE (1 of 1)</h2>"));
+  EXPECT_THAT(html, HasSubstr("<li class=\"lines\">float64, somewhere: differs: by much</li>"));
 }
 
 // The product's own sources know nothing of faults.
