@@ -248,8 +248,8 @@ std::string score_words(const ZooReport& report) {
   return fmt::format("healthy code passes {} of {} runs; a fault is killed if {} configurations notice it\n",
                      report.healthy_runs - static_cast<int>(report.healthy_problems.size()), report.healthy_runs,
                      kKillsNeeded) +
-         "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (context) or "
-         "1e-3\n(tensor parallelism)\n" +
+         "usual test: two ranks, equal lengths, no mask, initial weights, rank 0 in float32 within 1e-4 (tensor "
+         "parallelism: 1e-3)\n" +
          exact_text(report) + localisation_text(report) + identification_text(report);
 }
 
