@@ -398,7 +398,8 @@ MpiSession::MpiSession(const MpiOptions& options) : state_(std::make_shared<MpiS
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   SHARDPROOF_CHECK(provided >= MPI_THREAD_FUNNELED, unsupported_error,
-                   "this MPI offers thread level {} only; {} is needed", provided, MPI_THREAD_FUNNELED);
+                   "this MPI offers thread level {} only; {} is needed", provided,
+                   static_cast<int>(MPI_THREAD_FUNNELED));  // of an enumeration since Open MPI 5
   // Failures come back as statuses, so that they can be said in words.
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   state_->progress = shared_progress(state_->window);
