@@ -383,6 +383,15 @@ CommandOutcome run_cases(const Options& options, const Abort& abort, Communicato
   return outcome;
 }
 
+// Of all MPIs only Open MPI 4 can be told of its world by somebody else (real/mpi_bootstrap.h).
+void check_start_of_mpi(const Launch& launch) {
+  const bool is_told_by_us = launch.world_size > 1 && !launch.has_mpi_launcher;
+  SHARDPROOF_CHECK(!is_told_by_us || !mpi_is_built() || mpi_library().starts_with("Open MPI v4"), usage_error,
+                   "run: ranks of {} can be started by mpirun or srun only, and {} started this one; expected mpirun "
+                   "-n {}, or a build with Open MPI 4",
+                   mpi_library(), launch.source, launch.world_size);
+}
+
 void check_world(const Launch& launch, const Communicator& world) {
   SHARDPROOF_CHECK(
       launch.source == "none" || (launch.rank == world.rank() && launch.world_size == world.size()), usage_error,
@@ -473,6 +482,7 @@ CommandOutcome run_on_real_ranks(const Options& all_options, Progress& progress)
   CommandOutcome outcome{.report = {}, .messages = {}};
   {
     const bool is_nccl = options.backend == Backend::nccl;
+    if (!is_nccl) check_start_of_mpi(launch);
     Meeting meeting(launch, hash_of(settings_of(options)), patience, is_nccl ? MeetingFor::others : MeetingFor::mpi);
     outcome = is_nccl ? run_over_nccl(options, launch, meeting, patience, target.get(), progress)
                       : run_over_mpi(options, launch, meeting, patience, target.get(), progress);

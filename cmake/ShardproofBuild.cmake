@@ -92,12 +92,13 @@ function(shardproof_reuse_test_headers name)
   target_precompile_headers(${name} REUSE_FROM shardproof_test_headers)
 endfunction()
 
-# shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds] [OPTIMISED])
+# shardproof_test(NAME SOURCES a.cpp ... LINKS targets ... [LABELS fast] [TIMEOUT seconds] [FILTER pattern] [OPTIMISED])
 # Defines one GoogleTest program; each of its tests is a ctest test with the given labels. The program finds files of
-# the repository under the macro SHARDPROOF_SOURCE_DIR. The targets `fast_tests` and `oracle_tests` build every program
-# labelled so. OPTIMISED is for a program whose own code takes the time.
+# the repository under the macro SHARDPROOF_SOURCE_DIR. FILTER leaves tests out, as --gtest_filter does. The targets
+# `fast_tests` and `oracle_tests` build every program labelled so. OPTIMISED is for a program whose own code takes the
+# time.
 function(shardproof_test name)
-  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;FILTER" "SOURCES;LINKS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)
   endif()
@@ -117,7 +118,12 @@ function(shardproof_test name)
       shardproof_reuse_test_headers(${name})
     endif()
   endif()
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_FILTER)
+    set(filter TEST_FILTER ${ARG_FILTER})
+  else()
+    set(filter)
+  endif()
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 ${filter} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
   # gtest_discover_tests takes one label only, so the labels are set by a script that ctest reads behind its list.
   set(label_script "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
   file(WRITE "${label_script}"
@@ -142,8 +148,12 @@ function(shardproof_mpi_test name processes)
 endfunction()
 
 # shardproof_launch_test(NAME PROCESSES COMMAND...)
-# The same, started by `shardproof launch`. Label mpi.
+# The same, started by `shardproof launch`. Label mpi. Skipped where only mpirun can start ranks of MPI.
 function(shardproof_launch_test name processes)
+  if(NOT SHARDPROOF_MPI_STARTS_ALONE)
+    shardproof_skipped_test(${name} mpi "ranks of this MPI can be started by mpirun only")
+    return()
+  endif()
   add_test(NAME ${name} COMMAND shardproof launch -n ${processes} -- ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS mpi TIMEOUT 120 PROCESSORS 2
     ENVIRONMENT "OMP_NUM_THREADS=1;SHARDPROOF_PMI_LIBRARY=$<TARGET_FILE:shardproof_pmi>")

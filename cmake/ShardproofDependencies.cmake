@@ -21,6 +21,17 @@ if(SHARDPROOF_WITH_MPI)
   find_package(MPI COMPONENTS CXX)
   set(SHARDPROOF_MPI ${MPI_CXX_FOUND})
 endif()
+# Ranks of Open MPI 4 find their world without mpirun (real/mpi_bootstrap.h).
+set(SHARDPROOF_MPI_STARTS_ALONE OFF)
+if(SHARDPROOF_MPI)
+  find_file(shardproof_mpi_header mpi.h PATHS ${MPI_CXX_INCLUDE_DIRS} NO_CACHE NO_DEFAULT_PATH)
+  if(shardproof_mpi_header)
+    file(STRINGS "${shardproof_mpi_header}" shardproof_mpi_line REGEX "#define OMPI_MAJOR_VERSION +4 *$")
+    if(shardproof_mpi_line)
+      set(SHARDPROOF_MPI_STARTS_ALONE ON)
+    endif()
+  endif()
+endif()
 # The same for NCCL with the CUDA runtime. Neither is a package of Debian: tools/setup_nccl.sh fetches them. Sanitizers
 # are not run over foreign libraries of that size.
 option(SHARDPROOF_WITH_NCCL "Build the NCCL communicator if NCCL and the CUDA runtime are found" ON)

@@ -434,4 +434,12 @@ void MpiSession::abort(int status) const {
 
 bool mpi_is_built() { return true; }
 
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  const std::string all(text.data(), static_cast<std::size_t>(length));
+  return all.substr(0, all.find(','));
+}
+
 }  // namespace shardproof

@@ -46,5 +46,7 @@ class MpiSession {
 
 // True if this build has MPI.
 bool mpi_is_built();
+// What MPI says it is, up to the first comma: "Open MPI v4.1.4". Empty in a build without it.
+std::string mpi_library();
 
 }  // namespace shardproof

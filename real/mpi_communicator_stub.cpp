@@ -15,5 +15,6 @@ MpiSession::~MpiSession() = default;
 std::unique_ptr<Communicator> MpiSession::world() const { return nullptr; }
 void MpiSession::abort(int status) const { std::_Exit(status); }
 bool mpi_is_built() { return false; }
+std::string mpi_library() { return ""; }
 
 }  // namespace shardproof
