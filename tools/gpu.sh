@@ -38,7 +38,7 @@ missing_things() {
   elif ! "$python" -c 'import sys, torch; sys.exit(not torch.version.cuda)' >/dev/null 2>&1; then
     echo "a CUDA build of PyTorch in $python: import torch fails, or torch.version.cuda is None"
   elif ! "$python" -c 'import sys, torch; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' \
-    2>/dev/null; then
+    >/dev/null 2>&1; then
     echo "PyTorch 2.11 or newer in $python"
   fi
 }
@@ -51,7 +51,8 @@ if [ -n "$missing" ]; then
 fi
 [ "${1-}" != --check ] || { echo "gpu: nothing is missing"; exit 0; }
 
-torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)' 2>/dev/null)
+# The last line: some installations say something when they are imported.
+torch=$("$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent)' 2>/dev/null | tail -n 1)
 results=build/gpu-results/$(date +%Y%m%d-%H%M%S)
 mkdir -p "$results"
 failed=0
@@ -107,7 +108,10 @@ if [ -e "$archive" ]; then
   unpacked=$PWD/build/gpu-packages
   rm -rf "$unpacked"
   mkdir -p "$unpacked"
-  tar -C "$unpacked" -xJf "$archive"
+  tar -C "$unpacked" -xJf "$archive" || {
+    echo "gpu: $archive cannot be unpacked; expected what tools/gpu_packages.sh makes" | tee "$results/summary.txt"
+    exit 1
+  }
   options=(-DCMAKE_PREFIX_PATH="$unpacked/usr" -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu)
   # For what these libraries need themselves.
   export LD_LIBRARY_PATH=$unpacked/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
