@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -55,14 +56,17 @@ std::unique_ptr<OutputTarget> target_of(const char* option, const std::optional<
   return path && writes ? std::make_unique<OutputTarget>(option, *path) : nullptr;
 }
 
-// Standard output and the files are independent: one that cannot be written does not cost the others.
+// Standard output and the files are independent: one that cannot be written does not cost the others. Those that say
+// why the status is 2 come last, as it may be because of one of the others.
 int deliver(const CommandOutcome& outcome, const Targets& targets) {
   int status = outcome.status;
+  std::vector<std::string> problems = outcome.messages;
   const auto attempt = [&](const auto& write) {
     try {
       write();
     } catch (const Error& error) {
       say(error.what());
+      problems.emplace_back(error.what());
       status = kRequestIsWrong;
     }
   };
@@ -71,9 +75,9 @@ int deliver(const CommandOutcome& outcome, const Targets& targets) {
   const auto colour = !is_real && standard_output_takes_colour() ? TextTable::Colour::on : TextTable::Colour::off;
   attempt([&] { write_standard_output(terminal_text(outcome.report, {.colour = colour})); });
   if (targets.json) attempt([&] { targets.json->write(json_report(outcome.report).dump(2) + "\n"); });
-  if (targets.junit) attempt([&] { targets.junit->write(junit_report(outcome.report, outcome.messages)); });
-  if (targets.html) attempt([&] { targets.html->write(html_report(outcome.report, outcome.messages)); });
   if (targets.plan) attempt([&] { targets.plan->write(outcome.plan_file); });
+  if (targets.html) attempt([&] { targets.html->write(html_report(outcome.report, problems)); });
+  if (targets.junit) attempt([&] { targets.junit->write(junit_report(outcome.report, problems)); });
   for (const std::string& message : outcome.messages) say(message);
   return status;
 }

@@ -238,6 +238,43 @@ TEST(ReportOptions, DoNotCostEachOther) {
   EXPECT_THAT(contents_of(folder / "a.html"), StartsWith("<!DOCTYPE html>\n"));
 }
 
+TEST(ReportOptions, SayWhatCouldNotBeWritten) {
+  if (!test::has_full_device()) GTEST_SKIP() << "/dev/full is not there as a device";
+  const TemporaryFolder folder;
+  const auto expect_error = [&](const std::string& option, const std::string& file, StandardOutput output,
+                                const std::string& message) {
+    const ProgramRun run = run_program(small_run({"--tier", "exact", "--junit", "a.xml", option, file}),
+                                       {.output = output, .folder = folder.path()});
+    EXPECT_EQ(run.status, 2);
+    const std::string junit = contents_of(folder / "a.xml");
+    EXPECT_THAT(junit, HasSubstr("tests=\"2\" failures=\"0\" errors=\"1\" skipped=\"0\""));
+    EXPECT_THAT(junit, HasSubstr("<error type=\"request\" message=\"" + message));
+  };
+  expect_error("--json", "/dev/full", StandardOutput::captured, "--json (expected a file");
+  expect_error("--html", "/dev/full", StandardOutput::captured, "--html (expected a file");
+  expect_error("--html", "a.html", StandardOutput::full_device, "cannot write to standard output");
+  EXPECT_THAT(contents_of(folder / "a.html"), HasSubstr("<li class=\"lines\">cannot write to standard output"));
+}
+
+// Two may share a descriptor; none may replace the file of one.
+TEST(ReportOptions, DoNotReplaceTheFileOfADescriptor) {
+  const TemporaryFolder folder;
+  const auto run_with_descriptor = [&](const Words& words) {
+    std::string line = test::program_path();
+    for (const std::string& word : small_run(words)) line += " '" + word + "'";
+    return run_program({"launch", "-n", "1", "--", "sh", "-c", line + " 3> out"}, {.folder = folder.path()});
+  };
+  const std::string message = "'out' is the file of --json, too; expected another file";
+  EXPECT_THAT(run_with_descriptor({"--json", "/dev/fd/3", "--junit", "out"}).error, HasSubstr("--junit: " + message));
+  EXPECT_THAT(run_with_descriptor({"--json", "out", "--junit", "/proc/self/fd/3"}).error,
+              HasSubstr("--junit: '/proc/self/fd/3' is the file of --json, too; expected another file"));
+  EXPECT_EQ(contents_of(folder / "out"), "");
+  const ProgramRun both = run_with_descriptor({"--json", "/dev/fd/3", "--junit", "/dev/fd/3"});
+  EXPECT_EQ(both.status, 0) << both.error;
+  EXPECT_EQ(contents_of(folder / "out").front(), '{');
+  EXPECT_TRUE(contents_of(folder / "out").ends_with("</testsuites>\n"));
+}
+
 TEST(OutputTargetClass, LeavesNothingBehindWhenNothingIsWritten) {
   const TemporaryFolder folder;
   {

@@ -79,8 +79,9 @@ int run(int count, const char* const* words) {
   progress.clear();
   write_standard_output(report_text(report));
   if (json) json->write(with_build(report_json(report)).dump(2) + "\n");
-  if (junit) junit->write(report_junit(report, build_version()));
   if (html) html->write(report_html(report, build_version()));
+  // Last: it has no word for what could not be written, and must not say that all is well then.
+  if (junit) junit->write(report_junit(report, build_version()));
   return report.is_good() ? kVerified : kDifferenceFound;
 }
 
