@@ -74,10 +74,17 @@ constexpr int kMostAttempts = 100;
 
 }  // namespace
 
-std::string run_folder_base() {
-  const char* const memory = "/dev/shm";
+std::string run_folder_base(const std::string& memory) {
+  if (::access(memory.c_str(), W_OK | X_OK) == 0) return memory;
   std::error_code problem;
-  return ::access(memory, W_OK | X_OK) == 0 ? memory : fs::temp_directory_path(problem).string();
+  fs::path folder = fs::temp_directory_path(problem);
+  // Ranks may have other working folders than this process.
+  if (!problem) folder = fs::absolute(folder, problem);
+  SHARDPROOF_CHECK(!problem, file_error,
+                   "there is no place for what ranks share: '{}' cannot be written to, and there is no folder for "
+                   "temporary files: {}; expected the name of one in TMPDIR",
+                   printable(memory), problem.message());
+  return folder.string();
 }
 
 RunFolder RunFolder::new_one(const std::string& base) {

@@ -11,8 +11,8 @@
 
 namespace shardproof {
 
-// Where such folders are.
-std::string run_folder_base();
+// Where such folders are: in memory, or where other temporary files are (TMPDIR). file_error if both are no place.
+std::string run_folder_base(const std::string& memory = "/dev/shm");
 
 // One process's hold on the folder of a run: nobody takes it for that of a dead one before all holds are gone.
 class RunFolder {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "core/error.h"
 #include "tests/core/files/test_files.h"
+#include "tests/support/thrown_error.h"
 
 namespace shardproof {
 namespace {
@@ -69,6 +71,27 @@ TEST(RunFolder, LivesAsLongAsOneOfThoseWhoShareIt) {
   }
   RunFolder::new_one(base.path()).remove();
   EXPECT_FALSE(fs::exists(path));
+}
+
+TEST(RunFolderBase, IsMemoryOrWhereTemporaryFilesAre) {
+  const TemporaryFolder memory, files;
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  const auto base = [&](const std::string& temporary, const std::string& of_memory = "/nowhere") {
+    ::setenv("TMPDIR", temporary.c_str(), 1);
+    return run_folder_base(of_memory);
+  };
+  EXPECT_EQ(base(files.path(), memory.path()), memory.path());
+  EXPECT_EQ(base(files.path()), files.path());
+  EXPECT_EQ(base("."), fs::absolute("."));
+  put(files / "file", "");
+  for (const std::string& wrong : {std::string("/nowhere/else"), std::string(), (files / "file").string()}) {
+    const auto error = test::thrown_by([&] { (void)base(wrong); });
+    ASSERT_TRUE(error) << wrong;
+    EXPECT_EQ(error->kind, ErrorKind::file_error);
+    EXPECT_THAT(error->message, testing::ContainsRegex("'/nowhere' cannot be .*; expected the name of one in TMPDIR"));
+  }
+  before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
 }
 
 TEST(RunFolder, IsNotThatOfAnotherUser) {
