@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -123,7 +124,10 @@ class Records {
   void take(std::uint8_t* buffer, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     CUpti_Activity* record = nullptr;
-    while (cupti().next_record(buffer, bytes, &record) == CUPTI_SUCCESS) add(*record);
+    CUptiResult result = cupti().next_record(buffer, bytes, &record);
+    for (; result == CUPTI_SUCCESS; result = cupti().next_record(buffer, bytes, &record)) add(*record);
+    // Anything but the end of the buffer: how many records are behind it, nobody knows.
+    if (result != CUPTI_ERROR_MAX_LIMIT_REACHED) ++list_.lost;
   }
 
   void clear() {
@@ -185,11 +189,11 @@ class Records {
     }
   }
 
-  // A piece without times was not finished when the watch ended, or not measured.
+  // A piece without times, or with one that no clock comes to, was not finished when the watch ended, or not measured.
   template <class Record>
   void add_work(DeviceWorkKind kind, const Record& record, std::string_view name, std::uint64_t bytes) {
     const std::uint64_t begin = record.start, end = record.end;
-    if (begin == 0 || end < begin) {
+    if (begin == 0 || end < begin || end > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       ++list_.lost;
       return;
     }

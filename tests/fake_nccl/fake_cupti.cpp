@@ -1,12 +1,13 @@
 // The part of CUPTI that the product uses. What would be undefined or silently wrong there ends the process here with a
 // message: enabling without callbacks or a clock, popping what was not pushed, reading beyond a buffer. Buffers are
 // given back after few records and from another thread, as CUPTI does. SHARDPROOF_FAKE_CUPTI asks for trouble:
-// "no-gpu", "other-version", "dropped" or "unfinished".
+// "no-gpu", "other-version", "dropped", "unfinished", "unreadable" (the buffers) or "endless" (work).
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -115,7 +116,7 @@ void add_work(Record record, CUpti_ActivityKind kind, std::uint32_t call, const 
   record.kind = kind;
   record.correlationId = call;
   record.start = is_asked_for("unfinished") ? 0 : begin;
-  record.end = end;
+  record.end = is_asked_for("endless") ? std::numeric_limits<std::uint64_t>::max() : end;
   record.streamId = now.streams.try_emplace(stream, static_cast<std::uint32_t>(now.streams.size()) + 7).first->second;
   add(record);
 }
@@ -192,6 +193,7 @@ CUptiResult CUPTIAPI cuptiActivityFlushAll(std::uint32_t) {
 }
 
 CUptiResult CUPTIAPI cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, CUpti_Activity** record) {
+  if (is_asked_for("unreadable")) return CUPTI_ERROR_INVALID_KIND;
   std::uint8_t* next = buffer;
   if (*record != nullptr) {
     auto* const before = reinterpret_cast<std::uint8_t*>(*record);

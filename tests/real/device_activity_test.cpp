@@ -141,7 +141,8 @@ TEST_F(DeviceActivityTest, KnowsOfWhichRankACopyOnASharedGpuIs) {
 }
 
 TEST_F(DeviceActivityTest, CountsWhatIsMissing) {
-  for (const auto& [trouble, lost] : {std::pair("dropped", 3), std::pair("unfinished", 1), std::pair("", 0)}) {
+  for (const auto& [trouble, lost] : {std::pair("dropped", 3), std::pair("unfinished", 1), std::pair("endless", 1),
+                                      std::pair("unreadable", 1), std::pair("", 0)}) {
     const Environment environment(fake(trouble));
     const int expected = lost;
     const auto body = [expected](int, Communicator& world) {
