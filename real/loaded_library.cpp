@@ -35,11 +35,27 @@ std::optional<std::string> cut_short(const std::string& path) {
   return fmt::format("{} is cut short: it has {} bytes, expected {}", quoted(path), map.bytes().size(), end);
 }
 
+// The first file of that name where the user says that libraries are; empty if there is none. What the system has is
+// taken to be whole.
+std::string file_of_name(const std::string& name) {
+  const char* const told = std::getenv("LD_LIBRARY_PATH");
+  std::string_view folders = told == nullptr ? "" : told;
+  while (!folders.empty()) {
+    const std::string_view folder = folders.substr(0, folders.find_first_of(":;"));
+    folders.remove_prefix(std::min(folders.size(), folder.size() + 1));
+    std::string file = (std::filesystem::path(folder) / name).string();
+    std::error_code problem;
+    if (!folder.empty() && std::filesystem::is_regular_file(file, problem)) return file;
+  }
+  return {};
+}
+
 // Why the loader should not be given this place.
-std::optional<std::string> obstacle(const std::string& place) {
-  if (place.empty()) return "'' names no file";  // the loader takes it for the program itself
+std::optional<std::string> obstacle(const std::string& told) {
+  if (told.empty()) return "'' names no file";  // the loader takes it for the program itself
+  const std::string place = told.find('/') == std::string::npos ? file_of_name(told) : told;
   std::error_code problem;
-  if (place.find('/') == std::string::npos || !std::filesystem::exists(place, problem)) return std::nullopt;
+  if (place.empty() || !std::filesystem::exists(place, problem)) return std::nullopt;
   if (!std::filesystem::is_regular_file(place, problem)) return quoted(place) + " is no regular file";
   try {
     return cut_short(place);

@@ -104,6 +104,13 @@ TEST_F(LoadedLibraryTest, IsRefusedIfTheFileIsNoWholeLibrary) {
   EXPECT_THAT(message(search({half})), HasSubstr("cannot be loaded ('" + half + "' is cut short: it has "));
   EXPECT_THAT(message(search({folder.path().string()})),
               HasSubstr("cannot be loaded ('" + folder.path().string() + "' is no regular file)"));
+  // The loader has its own copy of this variable, from when the program started: only what is looked at before changes.
+  const char* const before = std::getenv("LD_LIBRARY_PATH");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("LD_LIBRARY_PATH", (":/nowhere:" + folder.path().string() + ":" + kept).c_str(), 1);
+  EXPECT_THAT(message(search({"half.so"})), HasSubstr("cannot be loaded ('" + half + "' is cut short: it has "));
+  EXPECT_EQ(message(search({"libm.so.6"})), "loaded");
+  before == nullptr ? ::unsetenv("LD_LIBRARY_PATH") : ::setenv("LD_LIBRARY_PATH", kept.c_str(), 1);
 }
 
 }  // namespace
