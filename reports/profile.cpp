@@ -101,9 +101,10 @@ class Summing {
       row.group = name.second;
       row.p50_us = percentile(of.times, 50);
       row.p95_us = percentile(of.times, 95);
-      const double time = std::max(of.time_ns, 1.0);
-      row.algorithm_gb_s = static_cast<double>(row.bytes) / time;
-      row.bus_gb_s = of.bus_time / time;
+      if (of.time_ns > 0.0) {
+        row.algorithm_gb_s = static_cast<double>(row.bytes) / of.time_ns;
+        if (!row.group.empty()) row.bus_gb_s = of.bus_time / of.time_ns;
+      }
       row.exposed_us = of.exposed_ns / 1000.0;
       row.share = of.share_ns / all;
       accounted += of.share_ns;
@@ -164,6 +165,7 @@ class Summing {
 // The longest ones.
 constexpr std::size_t kKernelsShown = 10;
 
+std::string speed_text(std::optional<double> speed) { return speed ? fmt::format("{:.3g}", *speed) : "-"; }
 std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
 }  // namespace
@@ -202,8 +204,8 @@ TextTable operation_table(const Profile& profile) {
                {.text = bytes_text(row.bytes), .number = static_cast<double>(row.bytes)},
                {fmt::format("{:.1f}", row.p50_us)},
                {fmt::format("{:.1f}", row.p95_us)},
-               {fmt::format("{:.3g}", row.algorithm_gb_s)},
-               {moves ? fmt::format("{:.3g}", row.bus_gb_s) : "-"},
+               {speed_text(row.algorithm_gb_s)},
+               {speed_text(row.bus_gb_s)},
                {moves ? fmt::format("{:.1f}", row.exposed_us) : "-"},
                {percent_text(row.share)}});
   }
@@ -238,7 +240,6 @@ ProfileWords profile_words(const Profile& profile) {
       fmt::format("exposed communication {}, {} {} of the time of {}", percent_text(profile.exposed_share),
                   profile.is_on_device ? "idle" : "between operations", percent_text(profile.unaccounted_share),
                   profile.is_on_device ? "the devices, of which all columns are" : "all steps");
-  if (profile.kernels.empty()) return words;
   if (profile.kernels.size() > kKernelsShown)
     words.left_out.push_back(fmt::format("[{} more rows]", profile.kernels.size() - kKernelsShown));
   if (profile.device_work_lost > 0) {
@@ -266,8 +267,8 @@ Json profile_json(const Profile& profile) {
     Json json = Json::object();
     json.set("operation", row.operation).set("group", moves ? Json(row.group) : Json());
     json.set("calls", row.calls).set("bytes", row.bytes).set("p50_us", row.p50_us).set("p95_us", row.p95_us);
-    json.set("algorithm_bandwidth_gb_s", row.algorithm_gb_s);
-    json.set("bus_bandwidth_gb_s", moves ? Json(row.bus_gb_s) : Json());
+    json.set("algorithm_bandwidth_gb_s", row.algorithm_gb_s ? Json(*row.algorithm_gb_s) : Json());
+    json.set("bus_bandwidth_gb_s", row.bus_gb_s ? Json(*row.bus_gb_s) : Json());
     json.set("exposed_us", moves ? Json(row.exposed_us) : Json()).set("share", row.share);
     rows.append(std::move(json));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,11 +33,12 @@ struct ProfileRow {
   std::int64_t bytes = 0;  // of a computation: read and written; of a communication: S of the bandwidth formulas
   double p50_us = 0.0;     // of a communication: from post to completion; on the device: its work there
   double p95_us = 0.0;
-  double algorithm_gb_s = 0.0;  // all bytes through all time; of a computation: the speed of memory
-  double bus_gb_s = 0.0;        // of a communication
-  double exposed_us = 0.0;      // of a communication: of all ranks and steps, how long ranks stood in its wait; on the
-                                // device: how long it ran while nothing else did
-  double share = 0.0;           // of the time of all steps: computing, or posting and waiting; on the device: working
+  // All bytes through all time, nothing if that is none; of a computation: the speed of memory.
+  std::optional<double> algorithm_gb_s = std::nullopt;
+  std::optional<double> bus_gb_s = std::nullopt;  // of a communication
+  double exposed_us = 0.0;  // of a communication: of all ranks and steps, how long ranks stood in its wait; on the
+                            // device: how long it ran while nothing else did
+  double share = 0.0;       // of the time of all steps: computing, or posting and waiting; on the device: working
 };
 
 struct Profile {

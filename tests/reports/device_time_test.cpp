@@ -2,6 +2,8 @@
 // have it.
 #include "reports/device_time.h"
 
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -200,6 +202,32 @@ TEST(ProfileOfADevice, HasItsTimesInAllColumns) {
   const Json json = profile_json(profile);
   EXPECT_EQ(json.at("times_of").as_string(), "device");
   EXPECT_EQ(json.at("device_work").size(), 3U);
+}
+
+// A computation for which the device has nothing to do has no speed, whatever its bytes are.
+TEST(ProfileOfADevice, HasNoSpeedWhereThereIsNoTime) {
+  RunTrace trace = watched_trace();
+  for (RankTrace& rank : trace.ranks) {
+    TraceEvent event = rank.events[kAttention];
+    event.operation = static_cast<std::int64_t>(rank.texts.size());
+    rank.texts.emplace_back("view");
+    rank.events.push_back(event);
+  }
+  const Profile profile = profile_of(trace);
+  ASSERT_EQ(profile.rows.size(), 3U);
+  EXPECT_EQ(profile.rows[2].operation, "view");
+  EXPECT_FALSE(profile.rows[2].algorithm_gb_s);
+  const std::string text = profile_text(profile, TextTable::Colour::off);
+  EXPECT_THAT(text, testing::ContainsRegex("view +- +2 +1.4 KiB +0.0 +0.0 +- +- +- +0.0 %"));
+  const Json json = profile_json(profile);
+  EXPECT_TRUE(json.at("operations").at(std::size_t{2}).at("algorithm_bandwidth_gb_s").is_null());
+}
+
+TEST(ProfileOfADevice, SaysThatAllOfItsWorkIsMissing) {
+  RunTrace trace = watched_trace();
+  for (RankTrace& rank : trace.ranks) rank.device_work.clear();
+  EXPECT_THAT(profile_text(profile_of(trace), TextTable::Colour::off),
+              HasSubstr("pieces of the devices' work are missing"));
 }
 
 // Ranks that compute on the processor and communicate between GPUs: only the host knows all.

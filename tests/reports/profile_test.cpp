@@ -29,7 +29,7 @@ TEST(Profile, SumsWhatEachClassOfOperationTook) {
   const ProfileRow& exchange = profile.rows[1];
   EXPECT_EQ(exchange.group, "world/ring#1");
   EXPECT_EQ(exchange.p95_us, 70.0);
-  EXPECT_DOUBLE_EQ(exchange.algorithm_gb_s, 192.0 / 70'000.0);
+  EXPECT_DOUBLE_EQ(exchange.algorithm_gb_s.value_or(0.0), 192.0 / 70'000.0);
   EXPECT_DOUBLE_EQ(exchange.exposed_us, 40.0);
   EXPECT_DOUBLE_EQ(exchange.share, 0.22);
   EXPECT_DOUBLE_EQ(profile.exposed_share, 0.2);
