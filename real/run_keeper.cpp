@@ -63,6 +63,7 @@ RunKeeper::RunKeeper(const RunFolder& folder) : folder_(folder) {
 
 RunKeeper::~RunKeeper() {
   line_.close();
+  (void)::kill(keeper_, SIGCONT);  // should somebody have stopped it, it would be waited for without end
   while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
   }
   folder_.remove();  // should somebody have killed the keeper

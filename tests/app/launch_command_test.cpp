@@ -265,5 +265,15 @@ TEST(Launch, LeavesNothingBehindWhenAllIsWell) {
   for (const pid_t child : children) EXPECT_NE(::kill(child, 0), 0);
 }
 
+TEST(Launch, EndsAlthoughItsKeeperWasStopped) {
+  const ProgramRun run = run_program(
+      script({"-n", "1"},
+             "for child in $(cat /proc/$PPID/task/$PPID/children); do [ $child = $$ ] || kill -STOP $child; done; echo "
+             "$SHARDPROOF_RUN_FOLDER"));
+  EXPECT_EQ(run.status, 0) << run.error;
+  ASSERT_GT(run.output.size(), 5U);
+  EXPECT_FALSE(fs::exists(run.output.substr(4, run.output.size() - 5))) << run.output;
+}
+
 }  // namespace
 }  // namespace shardproof
