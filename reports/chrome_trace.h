@@ -26,8 +26,10 @@ std::string chrome_text(const RunTrace& trace);
 // all of them, with the arrows that end at the rank. An upper bound, by a few in a hundred.
 std::int64_t chrome_step_bytes(const RankTrace& first, std::int64_t steps);
 
-// The largest file that is read.
-inline constexpr std::size_t kMostTraceBytes = std::size_t{1} << 30U;
+// The largest file that is read, in bytes and in JSON values. No line of a trace has fewer bytes for each value than
+// these have, so that what is short enough can be read.
+inline constexpr std::size_t kMostTraceBytes = std::size_t{1} << 29U;
+inline constexpr std::size_t kMostTraceValues = kMostTraceBytes / 8;
 
 // What read_json_file gives a trace file or flight record, with limits that suit them.
 Json read_trace_json(const std::filesystem::path& path);

@@ -251,7 +251,7 @@ class TraceReader {
 }  // namespace
 
 Json read_trace_json(const std::filesystem::path& path) {
-  return read_json_file(path, {.max_bytes = kMostTraceBytes, .max_depth = 16, .max_values = 50'000'000});
+  return read_json_file(path, {.max_bytes = kMostTraceBytes, .max_depth = 16, .max_values = kMostTraceValues});
 }
 
 bool is_trace_json(const Json& json) {

@@ -138,7 +138,7 @@ TEST(SimulatedRun, RefusesMoreStepsThanCanBeRecorded) {
   EXPECT_EQ(run.status, 2);
   EXPECT_EQ(run.output, "");
   EXPECT_THAT(run.error, testing::MatchesRegex("shardproof: --steps 1000000: they would take about [0-9]+ bytes in "
-                                               "'.*trace.json' of --trace, more than 1073741824 of which `trace` reads "
+                                               "'.*trace.json' of --trace, more than 536870912 of which `trace` reads "
                                                "a file; expected at most [0-9]+ steps\n"));
   EXPECT_EQ(folder.entry_count(), 0U);
   const ProgramRun table = run_program(simulated(million));

@@ -2,6 +2,7 @@
 // have it.
 #include "reports/device_time.h"
 
+#include <functional>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -166,6 +167,25 @@ TEST(DeviceWork, HasATrackForEachStreamAndArrowsFromWhatLaunchedIt) {
     if (category != nullptr && category->as_string() == "launch") ++arrows;
   }
   EXPECT_EQ(arrows, 16U);
+}
+
+// A reader takes so many values of a file, which may be as long as it takes bytes: no event has more of them for its
+// length than a file of that length may have.
+TEST(DeviceWork, HasNoEventOfMoreValuesThanAFileMayHave) {
+  const std::function<std::size_t(const Json&)> values_in = [&](const Json& json) {
+    std::size_t count = 1;
+    if (json.is_array()) {
+      for (const Json& item : json.items()) count += values_in(item);
+    } else if (json.is_object()) {
+      for (const JsonMember& member : json.members()) count += values_in(member.value);
+    }
+    return count;
+  };
+  const Json json = parse_json(chrome_text(watched_trace()), "t.json");
+  for (const Json& event : json.at("traceEvents").items()) {
+    const std::string line = event.dump();
+    EXPECT_LE(values_in(event) * (kMostTraceBytes / kMostTraceValues), line.size()) << line;
+  }
 }
 
 TEST(DeviceWork, OfAFileMustBelongToAnOperation) {
