@@ -66,8 +66,10 @@ struct LinePipe {
 struct Child {
   pid_t pid = -1;  // -1 once it was waited for
   LinePipe output, error;
-  std::string last_error_line;
+  std::string last_error_line;  // the last one of this program, if there is one: MPI adds many when it is aborted
 };
+
+bool is_of_this_program(std::string_view line) { return line.starts_with("shardproof: "); }
 
 struct PipeEnds {
   Socket read, write;
@@ -295,7 +297,10 @@ class LocalRun {
   }
 
   void give_line(int rank, OutputStream stream, std::string_view line) {
-    if (stream == OutputStream::error && !line.empty()) child(rank).last_error_line = line;
+    if (stream == OutputStream::error && !line.empty()) {
+      std::string& last = child(rank).last_error_line;
+      if (is_of_this_program(line) || !is_of_this_program(last)) last = line;
+    }
     sink_(rank, stream, line);
   }
 

@@ -30,7 +30,7 @@ struct LocalEnd {
   int exit_status = 0;          // its status, 0 if all ended well
   int by_signal = 0;            // the signal that killed it
   int told_to_end = 0;          // the signal by which this process was told to end; the ranks then were ended
-  std::string last_error_line;  // of the rank that failed
+  std::string last_error_line;  // of the rank that failed; of this program, if there is one
 };
 
 // For a process with one thread. Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD while it runs. usage_error if the program

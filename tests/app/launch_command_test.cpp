@@ -192,6 +192,15 @@ TEST(Launch, NeedsAProgramAndANumber) {
   EXPECT_THAT(run_program({"launch", "-n", "1", "-m", "--", "true"}).error, HasSubstr("'-m' is no option of launch"));
 }
 
+// Open MPI frames what it says when it is aborted.
+TEST(Launch, QuotesThisProgramRatherThanWhatMpiAdds) {
+  const ProgramRun run =
+      run_program(script({"-n", "1"}, "(echo early; echo 'shardproof: rank 0 is late'; echo; echo ----) >&2; exit 4"));
+  EXPECT_EQ(run.status, 4);
+  EXPECT_TRUE(run.error.ends_with("rank 0 ended with status 4; the others were ended: shardproof: rank 0 is late\n"))
+      << run.error;
+}
+
 TEST(Launch, NamesAPortInUse) {
   // The script holds the port of the outer launch while the inner one asks for it.
   const ProgramRun run = run_program(script(
