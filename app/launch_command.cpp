@@ -1,5 +1,7 @@
 #include "app/launch_command.h"
 
+#include <unistd.h>
+
 #include <cstring>
 
 #include <fmt/format.h>
@@ -24,6 +26,8 @@ int launch_processes(const Options& options) {
   what.count = *options.processes;
   if (options.launch.address) what.address = address_from("--address", *options.launch.address);
   what.grace = std::chrono::seconds(options.grace_seconds);
+  what.output_descriptor = STDOUT_FILENO;
+  what.error_descriptor = STDERR_FILENO;
   const LocalEnd end = run_local_processes(what, [](int rank, OutputStream stream, std::string_view line) {
     const std::string text = fmt::format("[{}] {}\n", rank, line);
     if (stream == OutputStream::output) return write_standard_output(text);

@@ -142,10 +142,7 @@ class LocalRun {
       wait_for_something(next_timeout());
       look_at_signals();
       forward();
-      if (kill_at_ && kill_at_->is_over()) {
-        kill_at_.reset();
-        signal_all(SIGKILL);
-      }
+      kill_who_is_late();
     }
     drain();
     if (end_.failed_rank >= 0) end_.last_error_line = child(end_.failed_rank).last_error_line;
@@ -256,6 +253,12 @@ class LocalRun {
     kill_at_.emplace(grace);
   }
 
+  void kill_who_is_late() {
+    if (!kill_at_ || !kill_at_->is_over()) return;
+    kill_at_.reset();
+    signal_all(SIGKILL);
+  }
+
   void signal_all(int signal) {
     for (const Child& one : children_) {
       if (one.pid < 0) continue;
@@ -272,11 +275,13 @@ class LocalRun {
     }
   }
 
-  // What can be read now. A line that is very long is forwarded in parts.
+  // What can be read now, but not more than some: who never stops writing must not keep the others waiting. A line that
+  // is very long is forwarded in parts.
   void forward(int rank, OutputStream stream, LinePipe& pipe) {
     constexpr std::size_t kMostBytes = 1 << 16;
+    constexpr int kMostReads = 16;
     std::array<char, kMostBytes> buffer;
-    while (pipe.end.is_open()) {
+    for (int reads = 0; pipe.end.is_open() && reads < kMostReads; ++reads) {
       const ssize_t count = ::read(pipe.end.get(), buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
@@ -301,7 +306,23 @@ class LocalRun {
       std::string& last = child(rank).last_error_line;
       if (is_of_this_program(line) || !is_of_this_program(last)) last = line;
     }
-    sink_(rank, stream, line);
+    if (is_taken(stream)) sink_(rank, stream, line);
+  }
+
+  // Waits until the sink can write, and looks after the ranks meanwhile. False if nobody reads, and all were told to
+  // end and have ended.
+  bool is_taken(OutputStream stream) {
+    const int descriptor = stream == OutputStream::output ? what_.output_descriptor : what_.error_descriptor;
+    if (descriptor < 0) return true;
+    while (true) {
+      std::array<pollfd, 2> entries{{{descriptor, POLLOUT, 0}, {signals_.descriptor(), POLLIN, 0}}};
+      const bool is_over = running_ == 0 && end_.told_to_end != 0;
+      (void)::poll(entries.data(), entries.size(), is_over ? 0 : next_timeout());
+      if (entries[0].revents != 0) return true;  // an error, too, which the sink reports
+      if (is_over) return false;
+      look_at_signals();
+      kill_who_is_late();
+    }
   }
 
   // All processes have ended: their pipes do, too, unless something has left its group and holds one open.

@@ -19,6 +19,10 @@ struct LocalProcesses {
   int count = 1;
   StoreAddress address = {"127.0.0.1", {0}};  // where they meet; port 0 stands for any that is free
   std::chrono::milliseconds grace{5000};      // between asking them to end and killing them
+  // Where the sink writes; it is called when that takes something, so that nobody who is slow to read keeps this
+  // process from hearing signals (lines of more than some thousand bytes may). -1 = it always does.
+  int output_descriptor = -1;
+  int error_descriptor = -1;
 };
 
 enum class OutputStream : std::uint8_t { output, error };
@@ -34,7 +38,8 @@ struct LocalEnd {
 };
 
 // For a process with one thread. Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD while it runs. usage_error if the program
-// cannot be started or the address is not free; what the sink throws ends all processes and is passed on.
+// cannot be started or the address is not free; what the sink throws ends all processes and is passed on. Lines that
+// the sink could not take when all had been told to end are dropped.
 LocalEnd run_local_processes(const LocalProcesses& what, const LineSink& sink);
 
 }  // namespace shardproof

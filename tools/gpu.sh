@@ -122,6 +122,12 @@ step 30 machine bash -c machine || true
 step 60 configure cmake --fresh --preset release -B "$build" -DSHARDPROOF_BUILD_BENCHMARKS=OFF \
   -DSHARDPROOF_WARNINGS_AS_ERRORS=OFF -DSHARDPROOF_TORCH_ROOT="$torch" -DNCCL_ROOT="$nccl_root" \
   ${options[@]+"${options[@]}"} || exit 1
+for part in NCCL LibTorch; do
+  grep -q "Found $part: " "$results/configure.log" || {
+    echo "gpu: the build would be without $part, see $results/configure.log" | tee -a "$results/summary.txt"
+    exit 1
+  }
+done
 step 270 build cmake --build "$build" --target gpu_tests -j "$(nproc)" || exit 1
 step 150 tests ctest --test-dir "$build" -L gpu --output-on-failure --output-junit "$PWD/$results/tests.xml" || true
 # Here nothing should be skipped.

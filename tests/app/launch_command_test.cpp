@@ -218,6 +218,32 @@ TEST(Launch, EndsAllWhenNobodyReadsItsOutput) {
   expect_all_ended(pids_in(folder.path()));
 }
 
+// A rank that writes for ever, to somebody who reads everything or nothing.
+TEST(Launch, HearsSignalsWhileARankNeverStopsWriting) {
+  for (const bool is_read : {true, false}) {
+    const TemporaryFolder folder;
+    const std::string command =
+        fmt::format("exec {} launch -n 1 --grace 1 -- sh -c 'echo $$ > pid; exec yes'", test::program_path());
+    test::StartedProgram started(
+        {"launch", "-n", "1", "--", "sh", "-c",
+         fmt::format("{{ {} & echo $! > launcher; wait; }} | {}", command, is_read ? "cat > /dev/null" : "sleep 600")},
+        {.folder = folder.path()});
+    wait_until("the start of the rank", [&] { return pids_in(folder.path()).size() == 2; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until no pipe takes more
+    const std::vector<pid_t> pids = pids_in(folder.path());
+    EXPECT_EQ(::kill(words_of(contents_of(folder / "launcher")).front(), SIGTERM), 0);
+    expect_all_ended(pids);
+    EXPECT_EQ(::kill(started.pid(), SIGTERM), 0);
+    started.wait();
+  }
+}
+
+// One that fails beside it is heard of, too.
+TEST(Launch, HearsOfAFailureWhileARankNeverStopsWriting) {
+  const ProgramRun run = run_program(script({"-n", "2"}, "[ $SHARDPROOF_RANK = 1 ] || exec yes; sleep 0.2; exit 7"));
+  EXPECT_EQ(run.status, 7);
+}
+
 struct AfterSignal {
   int status = 0;
   std::string run_folder;
