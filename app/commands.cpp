@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -35,6 +38,16 @@ std::vector<std::string> what_verify_leaves_open(const Options& options) {
   return open;
 }
 
+// Of each case that the plan does not fit, in the first configuration that shows it: no refusal that a default set may
+// have.
+void add_misfits(const std::vector<VerificationResult>& results, std::vector<std::string>& messages) {
+  std::set<std::string> known;
+  for (const VerificationResult& result : results) {
+    if (!result.plan_does_not_fit || !known.insert(result.case_name).second) continue;
+    messages.push_back(fmt::format("the plan does not fit case '{}': {}", printable(result.case_name), result.reason));
+  }
+}
+
 void judge_verify(const RunRequest& request, const Options& options, CommandOutcome& outcome) {
   const std::vector<VerificationResult>& results = outcome.report.verifications;
   const auto any = [&](const auto& predicate) { return std::any_of(results.begin(), results.end(), predicate); };
@@ -46,7 +59,11 @@ void judge_verify(const RunRequest& request, const Options& options, CommandOutc
   for (const VerificationResult& result : results) {
     if (result.verdict == Verdict::refused) refusals.add(result.case_name, result.reason);
   }
-  if (request.configurations.is_named) outcome.messages = refusals.messages(request.configurations.list.front());
+  if (request.configurations.is_named) {
+    outcome.messages = refusals.messages(request.configurations.list.front());
+  } else {
+    add_misfits(results, outcome.messages);
+  }
   for (const VerificationResult& result : results) {
     if (result.verdict != Verdict::not_checked) continue;
     // What exact arithmetic does not take is listed; the other tier has its own say.

@@ -114,8 +114,12 @@ JunitTest test_of(const VerificationResult& result, const Report& report) {
       test.output = output_of(result);
       break;
     case Verdict::refused:
-      test.outcome = report.is_named ? JunitOutcome::error : JunitOutcome::skipped;
-      if (report.is_named) test.details = result.reason;
+      if (report.is_named || result.plan_does_not_fit) {
+        test.outcome = JunitOutcome::error;
+        test.details = result.reason;
+      } else {
+        test.outcome = JunitOutcome::skipped;
+      }
       break;
     default: test.outcome = JunitOutcome::skipped;
   }

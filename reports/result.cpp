@@ -1,6 +1,7 @@
 #include "reports/result.h"
 
 #include <algorithm>
+#include <ostream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +25,8 @@ std::string_view verdict_word(Verdict verdict) {
   }
   return "?";
 }
+
+std::ostream& operator<<(std::ostream& stream, Verdict verdict) { return stream << verdict_word(verdict); }
 
 bool is_verified(Verdict verdict) { return verdict == Verdict::exact || verdict == Verdict::rounding_equivalent; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ namespace shardproof {
 enum class Verdict : std::uint8_t { exact, rounding_equivalent, different, refused, not_checked };
 // "EXACT", "ROUNDING-EQUIVALENT", "DIFFERENT", "REFUSED", "NOT CHECKED".
 std::string_view verdict_word(Verdict verdict);
+// That word: a test that expects another verdict shows it.
+std::ostream& operator<<(std::ostream& stream, Verdict verdict);
 // EXACT or ROUNDING-EQUIVALENT.
 bool is_verified(Verdict verdict);
 
@@ -97,7 +100,8 @@ struct VerificationResult {
   std::vector<std::int64_t> tokens_per_rank;  // of the first attention, in rank order
   Verdict verdict = Verdict::not_checked;
   std::string reason;
-  bool stopped = false;  // DIFFERENT since the run ended in a report instead of a result
+  bool stopped = false;            // DIFFERENT since the run ended in a report instead of a result
+  bool plan_does_not_fit = false;  // REFUSED since entries of the plan were skipped, and not by a rule about sizes
   // Relative difference (float64) or rounding ratio (other types).
   std::optional<double> figure = std::nullopt;
   std::optional<double> max_abs = std::nullopt;

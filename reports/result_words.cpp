@@ -90,6 +90,9 @@ Closing verify_closing(const Report& report) {
                      : is_verified_run ? "Everything that was run is verified: "
                                        : "Nothing was verified: ";
   if (!differs && is_verified_run && counts.contains("NOT CHECKED")) line = "What was checked is verified: ";
+  const bool fits =
+      std::ranges::none_of(report.verifications, [](const VerificationResult& one) { return one.plan_does_not_fit; });
+  if (!differs && is_verified_run && !fits) line = "The plan does not fit every case; what it fits is verified: ";
   std::vector<std::string_view> words;
   for (const Verdict verdict :
        {Verdict::exact, Verdict::rounding_equivalent, Verdict::different, Verdict::refused, Verdict::not_checked})
@@ -99,7 +102,7 @@ Closing verify_closing(const Report& report) {
     line += fmt::format("; largest figure {}", figure_text(*largest));
     if (report.allowed) line += fmt::format(", allowed {:g}", *report.allowed);
   }
-  return {line + ".", differs ? Tone::bad : is_verified_run ? Tone::good : Tone::plain};
+  return {line + ".", differs || !fits ? Tone::bad : is_verified_run ? Tone::good : Tone::plain};
 }
 
 Closing oracle_closing(const Report& report) {

@@ -281,6 +281,7 @@ bool ExactVerifier::verify_under(Draw& draw, const std::string& case_name, const
       result.reason = variation.words + run.reason;
       result.tokens_per_rank.clear();
       result.stopped = run.end == RunEnd::failed;
+      result.plan_does_not_fit = is_refused_by_plan(run);
       if (result.stopped && options_.diagnose) diagnose_difference(draw, run, arguments, plans, options, result);
       return true;
     }

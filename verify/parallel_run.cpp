@@ -1,5 +1,6 @@
 #include "verify/parallel_run.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -104,6 +105,7 @@ void run_rank(Communicator& world, const TreeFactory& make_tree, const Arguments
     keep_records(state.cp.get(), outcome);
     // A length mismatch whose operands a plan entry left whole is the plan's, not the code's.
     const bool is_of_plan = error.kind() == ErrorKind::shape_error && state.cp && left_a_sequence_whole(*state.cp);
+    outcome.plan_does_not_fit = is_of_plan;
     if (is_of_plan && refusal != nullptr)
       *refusal = fmt::format("{} ({})", error.what(), skipped_text(state.cp->skipped()));
     throw;
@@ -175,6 +177,11 @@ ParallelRun run_watched(const TreeFactory& make_tree, const TreeWatcher& watch, 
     run.reason = all_refuse ? *refusals.front() : error.what();
   }
   return run;
+}
+
+bool is_refused_by_plan(const ParallelRun& run) {
+  const auto does_not_fit = [](const RankOutcome& rank) { return rank.plan_does_not_fit; };
+  return run.end == RunEnd::refused && std::ranges::any_of(run.ranks, does_not_fit);
 }
 
 }  // namespace shardproof

@@ -48,6 +48,7 @@ struct RankOutcome {
   std::int64_t attention_exchanges = 0;
   std::vector<AttentionCall> attention_calls;  // the different ones
   std::vector<int> attention_sequence;         // of all calls, the number among them
+  bool plan_does_not_fit = false;              // it was refused since entries of the plan were skipped
   RankStatistics statistics;
 };
 
@@ -60,6 +61,10 @@ struct ParallelRun {
   // Rank -> number of its replica (of the mesh dimensions besides ring and ulysses).
   std::vector<int> replica_of;
 };
+
+// True if it was refused since the plan left whole what it should divide: not by a rule about sizes and degrees, which
+// other configurations would keep.
+bool is_refused_by_plan(const ParallelRun& run);
 
 // How often a rank calls its model, and who is told; each call is a step.
 struct RankSteps {

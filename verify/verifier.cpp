@@ -482,6 +482,7 @@ VerificationResult Verifier::verify(const std::string& case_name, const Parallel
   if (first.end != RunEnd::completed) {
     result.verdict = first.end == RunEnd::refused ? Verdict::refused : Verdict::different;
     result.stopped = first.end == RunEnd::failed;
+    result.plan_does_not_fit = is_refused_by_plan(first);
     result.reason = first.reason;
     result.tokens_per_rank.clear();
   } else {

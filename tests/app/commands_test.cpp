@@ -639,6 +639,35 @@ TEST(Plan, ListsSkippedEntries) {
   EXPECT_THAT(run.output, HasSubstr("1 dimension, plan expects 2\n"));
 }
 
+// An entry that is skipped is no rule about sizes: nothing divides what the plan was to divide, in any configuration.
+TEST(Verify, EndsWithTwoIfThePlanDoesNotFitACase) {
+  const test::TemporaryFolder folder;
+  const std::string plan = folder / "plan.json", junit = folder / "junit.xml";
+  ASSERT_EQ(run_program({"plan", "wan", "--write-plan", plan}).status, 0);
+  std::string text = contents_of(plan);
+  const std::size_t timestep = text.find("\"expected_dims\": 2", text.find("\"timestep\""));
+  ASSERT_NE(timestep, std::string::npos);
+  put(plan, text.replace(timestep, 18, "\"expected_dims\": 3"));
+  const ProgramRun run = run_program({"verify", "wan", "--plan", plan, "--tier", "exact", "--junit", junit});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.error, AllOf(StartsWith("shardproof: the plan does not fit case 'even_per_token': "),
+                               HasSubstr("case 'uneven_per_token'"),
+                               HasSubstr("argument 'timestep' of module '' was skipped: 2 dimensions, plan expects 3"),
+                               Not(HasSubstr("case 'even':"))));
+  EXPECT_THAT(run.output, HasSubstr("\nThe plan does not fit every case; what it fits is verified: "));
+  EXPECT_THAT(contents_of(junit), Not(HasSubstr("errors=\"0\" skipped=\"54\"")));
+  EXPECT_THAT(contents_of(junit), HasSubstr("<error "));
+}
+
+TEST(JunitOption, SaysThatARequestHasNoResult) {
+  const test::TemporaryFolder folder;
+  const std::string junit = folder / "junit.xml";
+  put(junit, "<testsuites name=\"of an earlier run\"/>");
+  EXPECT_EQ(run_program({"verify", "flux", "--plan", "nosuch.json", "--junit", junit}).status, 2);
+  EXPECT_THAT(contents_of(junit), AllOf(HasSubstr("tests=\"1\" failures=\"0\" errors=\"1\""), HasSubstr("nosuch.json"),
+                                        Not(HasSubstr("earlier"))));
+}
+
 TEST(Plan, ShowsOutputsThatAreDivided) {
   const ProgramRun run = run_program({"plan", "qwenimage", "--case", "even", "--ulysses-degree", "2"});
   EXPECT_EQ(run.status, 0);

@@ -50,5 +50,10 @@ TEST(Summary, CountsVerdictsComparisonsAndActions) {
   EXPECT_EQ(summary_of(test::plan_report()), (Counts{{"split", 1}, {"gather", 1}, {"skipped", 1}}));
 }
 
+TEST(Verdict, IsShownInWordsByATest) {
+  EXPECT_EQ(testing::PrintToString(Verdict::refused), "REFUSED");
+  EXPECT_EQ(testing::PrintToString(Verdict::rounding_equivalent), "ROUNDING-EQUIVALENT");
+}
+
 }  // namespace
 }  // namespace shardproof
