@@ -24,9 +24,11 @@ trap 'rm -rf "$logs"' EXIT
 
 # build CONFIGURE_PRESET [--target NAME]: configures, and builds what the tests of that preset need or the target.
 build() {
-  echo "test: building the tests, preset $*"
+  local start=$SECONDS
+  echo "test: building the tests, preset $* (minutes, without a compiler cache)"
   cmake --preset "$1" >"$logs/configure" 2>&1 || { cat "$logs/configure" >&2; exit 2; }
   cmake --build --preset "$@" -j "$(nproc)" >"$logs/build" 2>&1 || { cat "$logs/build" >&2; exit 2; }
+  echo "test: built in $((SECONDS - start)) s"
 }
 
 # run_tests TEST_PRESET: runs them all, keeps the log, and remembers a failure.
