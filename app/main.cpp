@@ -83,12 +83,14 @@ int deliver(const CommandOutcome& outcome, const Targets& targets) {
   return status;
 }
 
-// Of a request that has no result JUnit says so: a server of CI would take an older file for that of this run.
+// Of a request that has no result JUnit and the page say so: an older file would be taken for that of this run.
 CommandOutcome run_or_report(const Options& options, const Targets& targets, Progress& progress) {
   try {
     return run_command(options, progress);
   } catch (const Error& error) {
-    if (targets.junit) targets.junit->write(junit_report(empty_report(options), {error.what()}));
+    const Report nothing = empty_report(options);
+    if (targets.html) targets.html->write(html_report(nothing, {error.what()}));
+    if (targets.junit) targets.junit->write(junit_report(nothing, {error.what()}));
     throw;
   }
 }

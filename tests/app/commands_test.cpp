@@ -659,11 +659,12 @@ TEST(Verify, EndsWithTwoIfThePlanDoesNotFitACase) {
   EXPECT_THAT(contents_of(junit), HasSubstr("<error "));
 }
 
-TEST(JunitOption, SaysThatARequestHasNoResult) {
+TEST(ReportOptions, SayThatARequestHasNoResult) {
   const test::TemporaryFolder folder;
-  const std::string junit = folder / "junit.xml";
+  const std::string junit = folder / "junit.xml", html = folder / "page.html";
   put(junit, "<testsuites name=\"of an earlier run\"/>");
-  EXPECT_EQ(run_program({"verify", "flux", "--plan", "nosuch.json", "--junit", junit}).status, 2);
+  EXPECT_EQ(run_program({"verify", "flux", "--plan", "nosuch.json", "--junit", junit, "--html", html}).status, 2);
+  EXPECT_THAT(contents_of(html), AllOf(HasSubstr(">Why the exit status is 2</h2>"), HasSubstr("nosuch.json")));
   EXPECT_THAT(contents_of(junit), AllOf(HasSubstr("tests=\"1\" failures=\"0\" errors=\"1\""), HasSubstr("nosuch.json"),
                                         Not(HasSubstr("earlier"))));
 }
