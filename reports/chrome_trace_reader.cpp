@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -100,10 +101,15 @@ class TraceReader {
     return time_of(microseconds);
   }
 
-  static std::optional<EventKind> kind_of(const Json& event) {
+  // Of a slice; of anything else nothing.
+  static std::string_view category_of(const Json& event) {
     const Json* const category = event.find("cat");
-    if (category == nullptr || event.at("ph").as_string() != "X") return std::nullopt;
-    const std::string& name = category->as_string();
+    if (category == nullptr || event.at("ph").as_string() != "X") return {};
+    return category->as_string();
+  }
+
+  static std::optional<EventKind> kind_of(const Json& event) {
+    const std::string_view name = category_of(event);
     if (name == "step") return EventKind::step;
     if (name == "module") return EventKind::module;
     if (name == "computation") return EventKind::computation;
@@ -111,9 +117,7 @@ class TraceReader {
   }
 
   static std::optional<DeviceWorkKind> device_kind_of(const Json& event) {
-    const Json* const category = event.find("cat");
-    if (category == nullptr || event.at("ph").as_string() != "X") return std::nullopt;
-    const std::string& name = category->as_string();
+    const std::string_view name = category_of(event);
     if (name == "kernel") return DeviceWorkKind::kernel;
     if (name == "copy") return DeviceWorkKind::copy;
     return name == "fill" ? std::optional(DeviceWorkKind::fill) : std::nullopt;
