@@ -89,8 +89,15 @@ CommandOutcome run_or_report(const Options& options, const Targets& targets, Pro
     return run_command(options, progress);
   } catch (const Error& error) {
     const Report nothing = empty_report(options);
-    if (targets.html) targets.html->write(html_report(nothing, {error.what()}));
-    if (targets.junit) targets.junit->write(junit_report(nothing, {error.what()}));
+    const auto attempt = [](const auto& write) {  // what cannot be written does not cost the message of the request
+      try {
+        write();
+      } catch (const Error& problem) {
+        say(problem.what());
+      }
+    };
+    if (targets.html) attempt([&] { targets.html->write(html_report(nothing, {error.what()})); });
+    if (targets.junit) attempt([&] { targets.junit->write(junit_report(nothing, {error.what()})); });
     throw;
   }
 }

@@ -665,6 +665,11 @@ TEST(ReportOptions, SayThatARequestHasNoResult) {
   put(junit, "<testsuites name=\"of an earlier run\"/>");
   EXPECT_EQ(run_program({"verify", "flux", "--plan", "nosuch.json", "--junit", junit, "--html", html}).status, 2);
   EXPECT_THAT(contents_of(html), AllOf(HasSubstr(">Why the exit status is 2</h2>"), HasSubstr("nosuch.json")));
+  if (test::has_full_device()) {
+    const ProgramRun full = run_program({"verify", "flux", "--plan", "nosuch.json", "--html", "/dev/full"});
+    EXPECT_EQ(full.status, 2);
+    EXPECT_THAT(full.error, AllOf(HasSubstr("/dev/full"), HasSubstr("cannot open 'nosuch.json'")));
+  }
   EXPECT_THAT(contents_of(junit), AllOf(HasSubstr("tests=\"1\" failures=\"0\" errors=\"1\""), HasSubstr("nosuch.json"),
                                         Not(HasSubstr("earlier"))));
 }
